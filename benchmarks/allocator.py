@@ -11,21 +11,21 @@ import argparse
 import random
 import time
 
-from pyvgpu.allocator import explain, facts, place
+from pyvgpu.allocator import datatypes, placement_explanation, pod_placement
 
 GIB = 1 << 30
 
 
-def machine(count: int) -> tuple[facts.NodeDevice, ...]:
+def machine(count: int) -> tuple[datatypes.NodeDevice, ...]:
     """Return *count* devices: two to a switch, four to a NUMA node."""
 
-    def link(one: int, other: int) -> facts.DeviceLink:
-        path = facts.LinkPath.SWITCH if one // 2 == other // 2 else facts.LinkPath.SYSTEM
-        return facts.DeviceLink(path)
+    def link(one: int, other: int) -> datatypes.DeviceLink:
+        path = datatypes.LinkPath.SWITCH if one // 2 == other // 2 else datatypes.LinkPath.SYSTEM
+        return datatypes.DeviceLink(path)
 
     uuids = [f"GPU-{index:08x}-0000-0000-0000-000000000000" for index in range(count)]
     return tuple(
-        facts.NodeDevice(
+        datatypes.NodeDevice(
             uuids[index],
             index,
             80 * GIB,
@@ -41,20 +41,22 @@ def shares(count: int, decisions: int) -> tuple[float, int]:
     """Return the seconds of *decisions* while pods come and go, and how many were refused."""
     draw = random.Random(1)
     devices = machine(count)
-    live: list[facts.Holding] = []
+    live: list[datatypes.Holding] = []
     refused = 0
     spent = 0.0
     for number in range(decisions):
-        need = facts.ContainerNeed(draw.choice([10, 20, 30, 50, 70]), draw.randrange(1, 40) * GIB)
-        pod = facts.Pod((facts.Container("main", need),))
-        node = facts.NodeDevices(devices, tuple(live))
+        need = datatypes.ContainerNeed(
+            draw.choice([10, 20, 30, 50, 70]), draw.randrange(1, 40) * GIB
+        )
+        pod = datatypes.Pod((datatypes.Container("main", need),))
+        node = datatypes.NodeDevices(devices, tuple(live))
         begun = time.perf_counter()
         try:
-            placed = place.place(node, pod)
-        except explain.Refused:
+            placed = pod_placement.place(node, pod)
+        except placement_explanation.Refused:
             refused += 1
         else:
-            live += place.holdings(pod.containers, placed, f"pod-{number}")
+            live += pod_placement.holdings(pod.containers, placed, f"pod-{number}")
         spent += time.perf_counter() - begun
         if len(live) > 2 * count:
             del live[draw.randrange(len(live))]
@@ -63,10 +65,12 @@ def shares(count: int, decisions: int) -> tuple[float, int]:
 
 def whole(count: int, wanted: int) -> float:
     """Return the seconds of one decision on *wanted* of *count* devices, the first of its kind."""
-    node = facts.NodeDevices(machine(count))
-    pod = facts.Pod((facts.Container("main", facts.ContainerNeed(facts.WHOLE, 0, wanted)),))
+    node = datatypes.NodeDevices(machine(count))
+    pod = datatypes.Pod(
+        (datatypes.Container("main", datatypes.ContainerNeed(datatypes.WHOLE, 0, wanted)),)
+    )
     begun = time.perf_counter()
-    place.place(node, pod)
+    pod_placement.place(node, pod)
     return time.perf_counter() - begun
 
 

@@ -34,7 +34,7 @@ import host  # noqa: E402
 import schedulerworld as world  # noqa: E402
 
 from pyvgpu import locks, names, quota, region  # noqa: E402
-from pyvgpu.allocator import annotations, facts  # noqa: E402
+from pyvgpu.allocator import annotations, datatypes  # noqa: E402
 from pyvgpu.controller.scheduler import index, listed, node_info, pod_request  # noqa: E402
 from pyvgpu.device import Device  # noqa: E402
 from pyvgpu.region import layout  # noqa: E402
@@ -69,9 +69,9 @@ def known_nodes() -> dict[str, node_info.NodeInfo]:
         info.tell(annotations.read_node(note), "")
         for pod in range(20):
             vcore, size = draw.choice(world.SIZES)
-            share = facts.NodeShare(draw.choice(info.devices).uuid, vcore, size * GIB)
+            share = datatypes.NodeShare(draw.choice(info.devices).uuid, vcore, size * GIB)
             asked = pod_request.read(world.pod(20 * number + pod, vcore, size))
-            held = (facts.Holding(share, asked.key),)
+            held = (datatypes.Holding(share, asked.key),)
             info.tenants[asked.uid] = node_info.Reservation(
                 asked, info.name, node_info.Certainty.BOUND, held
             )

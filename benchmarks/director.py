@@ -19,8 +19,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import rooms
-import virtualclock
+import bench_environments
+import scene_clock
 
 from pyvgpu import region
 from pyvgpu._region import ffi
@@ -59,8 +59,8 @@ class Director:
         self._pids: dict[int, list[int]] = {int(k): v for k, v in plan["pids"].items()}
         machine = simulator.read_machine(Path(os.environ["PYVGPU_SIMULATED_MACHINE"]))
         self._machine = machine
-        self._share = rooms.share(machine, 1)
-        self._clock = virtualclock.Clock(Path(os.environ[virtualclock.VARIABLE]))
+        self._share = bench_environments.share(machine, 1)
+        self._clock = scene_clock.Clock(Path(os.environ[scene_clock.VARIABLE]))
         self._started: list[subprocess.Popen[str]] = []
 
     def vcore(self, tenant: int, value: int) -> None:

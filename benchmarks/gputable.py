@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import host
 
 from pyvgpu import errors
-from pyvgpu.calibration import assumptions, measured, promises, record, words
+from pyvgpu.calibration import assumptions, calibration_record, formatting, measured, promises
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from pyvgpu.calibration.record import KitRecord
+    from pyvgpu.calibration.calibration_record import KitRecord
 
 FOLDER = host.RESULTS / "gpu"
 NEVER = "pyvgpu has never run on a GPU."
@@ -21,7 +21,7 @@ NEVER = "pyvgpu has never run on a GPU."
 
 def records(folder: Path = FOLDER) -> list[KitRecord]:
     """Return all records in *folder*, the last first; DataError for one that is not of a GPU."""
-    found = [record.load(path) for path in sorted(folder.glob("*.json"))]
+    found = [calibration_record.load(path) for path in sorted(folder.glob("*.json"))]
     for device in found:
         if device.simulated:
             raise errors.DataError(
@@ -96,8 +96,8 @@ def _figures(of: KitRecord) -> Iterator[str]:
             (
                 (
                     value.title,
-                    words.shown(value.assumed, value.unit),
-                    words.shown(value.measured, value.unit),
+                    formatting.shown(value.assumed, value.unit),
+                    formatting.shown(value.measured, value.unit),
                     value.consequence,
                 )
                 for value in differing

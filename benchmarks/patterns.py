@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import laws
 from ratios import Bound
-from stage import Tenant
+from scene_runs import Tenant
 
 from pyvgpu.quota import Priority
 

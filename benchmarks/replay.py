@@ -30,7 +30,7 @@ import synthetic
 from rich.console import Console
 
 from pyvgpu import errors
-from pyvgpu.replay import plan, stage
+from pyvgpu.replay import plan, playback
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,9 +57,9 @@ class Piece:
     trace: Trace
     program: PlayerProgram
 
-    def part(self, vcore: int | None, times: int = 1) -> stage.PlayedProgram:
+    def part(self, vcore: int | None, times: int = 1) -> playback.PlayedProgram:
         """Return it with a share."""
-        return stage.PlayedProgram(self.program, vcore, times)
+        return playback.PlayedProgram(self.program, vcore, times)
 
 
 class Player:
@@ -67,14 +67,14 @@ class Player:
 
     def __init__(self, law: laws.Law, cache: Path) -> None:
         self._law, self._cache = law, cache
-        self._bare: dict[tuple[str, int], stage.Played] = {}
+        self._bare: dict[tuple[str, int], playback.Played] = {}
 
-    def play(self, *parts: stage.PlayedProgram, length_ns: int) -> list[stage.Played]:
+    def play(self, *parts: playback.PlayedProgram, length_ns: int) -> list[playback.Played]:
         """Play the parts beside each other; *length_ns*: of the shortest."""
         period = max(50_000, min(LONG_WITNESS_NS, length_ns // WITNESSED))
-        return stage.play(parts, self._cache, self._law.device, period)
+        return playback.play(parts, self._cache, self._law.device, period)
 
-    def bare(self, piece: Piece, times: int = 1) -> stage.Played:
+    def bare(self, piece: Piece, times: int = 1) -> playback.Played:
         """Play a piece alone on the driver."""
         key = (piece.trace.name, times)
         if key not in self._bare:
@@ -171,7 +171,7 @@ def repeats(piece: Piece, seconds: float) -> int:
     return max(1, math.ceil(seconds * 1e9 / piece.trace.duration))
 
 
-def _figures(had: stage.Played, bare: stage.Played) -> dict[str, Any]:
+def _figures(had: playback.Played, bare: playback.Played) -> dict[str, Any]:
     return {
         "longest_ms": had.longest_launch_ns / 1e6,
         "bare_longest_ms": bare.longest_launch_ns / 1e6,
@@ -186,7 +186,7 @@ def _figures(had: stage.Played, bare: stage.Played) -> dict[str, Any]:
     }
 
 
-def _faults(had: stage.Played) -> list[str]:
+def _faults(had: playback.Played) -> list[str]:
     return [f"{had.disorder} calls out of order"] if had.disorder else []
 
 

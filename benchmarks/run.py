@@ -23,9 +23,9 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import bench_environments
 import figures
 import host
-import rooms
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -77,7 +77,7 @@ def main() -> int:
     document = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "quick": options.quick,
-        "driver": f"simulated {rooms.MODEL}, free mode",
+        "driver": f"simulated {bench_environments.MODEL}, free mode",
         "machine": host.describe(),
         "figures": [_record(outcome) for outcome in outcomes],
         "measurements": taken,
@@ -111,12 +111,14 @@ Taken = dict[str, Lines]  # by measurement
 def measure(load: Path, chosen: Sequence[figures.Figure], *, quick: bool, quiet: bool) -> Taken:
     """Make every measurement that *chosen* needs, both sides in turn."""
     wanted = list(dict.fromkeys(figure.measurement for figure in chosen))
-    taken: Taken = {each.name: {side: [] for side in rooms.SIDES} for each in wanted}
+    taken: Taken = {each.name: {side: [] for side in bench_environments.SIDES} for each in wanted}
     console = Console(stderr=True, quiet=quiet)
     repetitions = QUICK_REPETITIONS if quick else REPETITIONS
     with tempfile.TemporaryDirectory() as cache, console.status("") as status:
         for repetition in range(repetitions):
-            sides = rooms.SIDES if repetition % 2 == 0 else rooms.SIDES[::-1]
+            sides = (
+                bench_environments.SIDES if repetition % 2 == 0 else bench_environments.SIDES[::-1]
+            )
             for each in wanted:
                 status.update(f"{each.name}, {repetition + 1} of {repetitions}")
                 arguments = each.quick if quick else each.arguments
@@ -125,7 +127,8 @@ def measure(load: Path, chosen: Sequence[figures.Figure], *, quick: bool, quiet:
                 else:
                     with contextlib.ExitStack() as stack:
                         made = [
-                            rooms.make(Path(cache), each.vcore, timed=each.timed) for _ in sides
+                            bench_environments.make(Path(cache), each.vcore, timed=each.timed)
+                            for _ in sides
                         ]
                         place = dict(zip(sides, map(stack.enter_context, made), strict=True))
                         for side in sides:
@@ -137,7 +140,7 @@ def measure(load: Path, chosen: Sequence[figures.Figure], *, quick: bool, quiet:
 
 
 def _measure_sides(
-    load: Path, turns: int, arguments: Sequence[str], place: Mapping[str, rooms.Room]
+    load: Path, turns: int, arguments: Sequence[str], place: Mapping[str, bench_environments.Room]
 ) -> Lines:
     """Return the output of `load` on each side, in the room for it; alternating if in turns."""
     if turns == 1:
@@ -284,7 +287,7 @@ def _parse_options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _check_total(load: Path, room: rooms.Room, side: str) -> None:
+def _check_total(load: Path, room: bench_environments.Room, side: str) -> None:
     """Make sure that the shim is there, and enforces, on its side alone."""
     total = _run(load, room.environments[side], "total")["total"]
     if total != room.totals[side]:

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 import doors
 import schedulerworld as world
 
-from pyvgpu.controller.scheduler import cache, extender, node_annotation, pod_request
+from pyvgpu.controller.scheduler import cache, extender, node_annotation_reader, pod_request
 from pyvgpu.controller.scheduler.shell import leader, verbs
 from pyvgpu.http import replies, tls_server
 from pyvgpu.kube import process_tuning
@@ -56,7 +56,7 @@ def see(known: cache.Cache, thing: dict[str, Any]) -> None:
     if "namespace" in meta:
         known.see_pod(f"{meta['namespace']}/{meta['name']}", pod_request.read(thing, KEYS))
     else:
-        reported = node_annotation.read(thing)
+        reported = node_annotation_reader.read(thing)
         known.see_node(meta["name"], reported.published, reported.trouble)
 
 

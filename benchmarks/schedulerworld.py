@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from allocator import machine
 
 from pyvgpu import names
-from pyvgpu.allocator import annotations, facts
+from pyvgpu.allocator import annotations, datatypes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,12 +46,12 @@ def node(number: int) -> dict[str, Any]:
     }
 
 
-def _of(device: facts.NodeDevice, number: int) -> facts.NodeDevice:
+def _of(device: datatypes.NodeDevice, number: int) -> datatypes.NodeDevice:
     def named(uuid: str) -> str:
         return f"GPU-{number:08x}-{uuid[13:]}"[:36] + uuid[8:12]
 
     links = {named(uuid): link for uuid, link in device.links.items()}
-    return facts.NodeDevice(
+    return datatypes.NodeDevice(
         named(device.uuid),
         device.index,
         device.memory_bytes,
@@ -102,7 +102,7 @@ def pods(nodes: int, count: int) -> Iterator[dict[str, Any]]:
     """Yield *count* pods on *nodes* nodes, each on a device with room for it."""
     draw = random.Random(8)
     uuids = [[_of(device, number).uuid for device in machine(DEVICES)] for number in range(nodes)]
-    left = [[[facts.WHOLE, 80] for _ in range(DEVICES)] for _ in range(nodes)]
+    left = [[[datatypes.WHOLE, 80] for _ in range(DEVICES)] for _ in range(nodes)]
     for number in range(count):
         at = number % nodes
         size = draw.choice(SIZES)
@@ -125,7 +125,7 @@ def bound(number: int, node: str, uuid: str, size: tuple[int, int]) -> dict[str,
     """Return a pod with its choice, sealed."""
     vcore, gib = size
     found = pod(number, vcore, gib, nodeName=node)
-    share = facts.NodeShare(uuid, vcore, gib * GIB)
+    share = datatypes.NodeShare(uuid, vcore, gib * GIB)
     choice = annotations.DeviceChoice(found["metadata"]["uid"], node, {"main": (share,)})
     found["metadata"]["annotations"][names.DEVICES_ANNOTATION] = annotations.seal(choice, KEY)
     return found

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stage import Trace
+    from scene_runs import Trace
 
 WHOLE = 100.0
 SECOND_NS = 1_000_000_000

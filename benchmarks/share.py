@@ -27,13 +27,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import bench_environments
 import host
 import laws
 import patterns
-import rooms
-import rows
+import scene_runs
 import scores
-import stage
+import share_rows
 import verdicts
 from rich.console import Console
 
@@ -52,49 +52,52 @@ class Player:
 
     def __init__(self, cache: Path, *, real_clock: bool) -> None:
         self._cache, self._real = cache, real_clock
-        self._alone: dict[tuple[laws.Law, stage.Tenant], stage.Trace] = {}
+        self._alone: dict[tuple[laws.Law, scene_runs.Tenant], scene_runs.Trace] = {}
 
-    def play(self, scene: stage.Scene) -> stage.Trace:
+    def play(self, scene: scene_runs.Scene) -> scene_runs.Trace:
         """Play the scene as it is."""
-        return stage.play(dataclasses.replace(scene, real_clock=self._real), self._cache)
+        return scene_runs.play(dataclasses.replace(scene, real_clock=self._real), self._cache)
 
-    def control(self, scene: stage.Scene) -> stage.Trace:
+    def control(self, scene: scene_runs.Scene) -> scene_runs.Trace:
         """Play the scene without the shim."""
         bare = tuple(dataclasses.replace(t, vcore=None) for t in scene.tenants)
         if len(bare) > 1:
             return self.play(dataclasses.replace(scene, tenants=bare, events=()))
         return self.reference(dataclasses.replace(scene, tenants=bare))
 
-    def reference(self, scene: stage.Scene) -> stage.Trace:
+    def reference(self, scene: scene_runs.Scene) -> scene_runs.Trace:
         """Play a scene of one program, once for all that are compared with it."""
         key = scene.law, scene.tenants[0]
         if key not in self._alone:
             self._alone[key] = self.play(scene)
         return self._alone[key]
 
-    def alone(self, tenant: stage.Tenant, law: laws.Law) -> float:
+    def alone(self, tenant: scene_runs.Tenant, law: laws.Law) -> float:
         """Return the share that the program has of a bare device of its own."""
         program = dataclasses.replace(tenant, vcore=None, begin_s=0, end_s=None)
-        seconds = rows.WARM_S + rows.WINDOWS * rows.window_ns(program) / stage.SECOND_NS
-        trace = self.control(stage.Scene((program,), seconds, law=law))
+        seconds = (
+            share_rows.WARM_S
+            + share_rows.WINDOWS * share_rows.window_ns(program) / scene_runs.SECOND_NS
+        )
+        trace = self.control(scene_runs.Scene((program,), seconds, law=law))
         return scores.of(trace, 0).share(*_after_start(trace))
 
 
-def _after_start(trace: stage.Trace) -> tuple[float, float]:
-    return rows.WARM_S * stage.SECOND_NS, trace.at_ns[-1]
+def _after_start(trace: scene_runs.Trace) -> tuple[float, float]:
+    return share_rows.WARM_S * scene_runs.SECOND_NS, trace.at_ns[-1]
 
 
-def run_row(row: rows.Row, law: laws.Law, player: Player) -> dict[str, Any]:
+def run_row(row: share_rows.Row, law: laws.Law, player: Player) -> dict[str, Any]:
     """Play a row and its control under a law; return what is recorded of it."""
     scene = dataclasses.replace(row.scene, law=law)
     alone = [player.alone(scene.tenants[claim.tenant], law) for claim in row.claims]
     trace = player.play(scene)
     control = player.control(scene)
-    parts = list(zip(row.claims, rows.dues(row, law), alone, strict=True))
+    parts = list(zip(row.claims, share_rows.dues(row, law), alone, strict=True))
     found = [verdicts.examine(scene, claim, due, trace, each) for claim, due, each in parts]
     bare = [verdicts.examine(scene, claim, due, control, each) for claim, due, each in parts]
     unlimited = all(
-        each < claim.expected + rows.mean_bound(scene.tenants[claim.tenant], law)
+        each < claim.expected + share_rows.mean_bound(scene.tenants[claim.tenant], law)
         for claim, _, each in parts
     )
     return {
@@ -117,7 +120,9 @@ def run_row(row: rows.Row, law: laws.Law, player: Player) -> dict[str, Any]:
 
 def run_pattern(pattern: patterns.Pattern, law: laws.Law, player: Player) -> dict[str, Any]:
     """Play a pattern under a law, and without a share; return what is recorded of both."""
-    scene = stage.Scene(pattern.tenants, pattern.seconds, law=law, witness_ns=pattern.witness_ns)
+    scene = scene_runs.Scene(
+        pattern.tenants, pattern.seconds, law=law, witness_ns=pattern.witness_ns
+    )
     limited = player.play(scene)
     bare = player.reference(dataclasses.replace(scene, tenants=pattern.reference))
     control = bare
@@ -142,7 +147,7 @@ def run_pattern(pattern: patterns.Pattern, law: laws.Law, player: Player) -> dic
     }
 
 
-def _series(trace: stage.Trace) -> list[list[float]]:
+def _series(trace: scene_runs.Trace) -> list[list[float]]:
     """Return each tenant's share step by step, percent."""
     steps = range(0, trace.at_ns[-1] - SERIES_NS + 1, SERIES_NS)
     tenants = [scores.of(trace, tenant) for tenant in range(len(trace.had_ns))]
@@ -192,7 +197,7 @@ def main() -> int:
     options = _parse_options()
     chosen = [
         row
-        for row in (*rows.ROWS, *patterns.PATTERNS)
+        for row in (*share_rows.ROWS, *patterns.PATTERNS)
         if all(word in row.name for word in options.only)
     ]
     plan = [(row, law) for row in chosen for law in laws_of(row, options)]
@@ -215,7 +220,7 @@ def main() -> int:
         return 70
     document = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "driver": f"simulated {rooms.MODEL}, timed",
+        "driver": f"simulated {bench_environments.MODEL}, timed",
         "clock": "real" if options.real_clock else "virtual",
         "machine": host.describe(),
         "laws": {name: dataclasses.asdict(law) for name, law in known.items()},
@@ -265,7 +270,7 @@ def _is_of_today(line: dict[str, Any]) -> bool:
     return bool(line["law"] == laws.TODAY.name and line["group"] != patterns.GROUP)
 
 
-def laws_of(row: rows.Row | patterns.Pattern, options: argparse.Namespace) -> Sequence[str]:
+def laws_of(row: share_rows.Row | patterns.Pattern, options: argparse.Namespace) -> Sequence[str]:
     """Return the laws under which the row is tried now."""
     if options.quick and not row.quick:
         return ()
@@ -276,7 +281,7 @@ def laws_of(row: rows.Row | patterns.Pattern, options: argparse.Namespace) -> Se
     return row.laws[:1] if options.quick and not row.everywhere else row.laws
 
 
-def _run(row: rows.Row | patterns.Pattern, law: laws.Law, player: Player) -> dict[str, Any]:
+def _run(row: share_rows.Row | patterns.Pattern, law: laws.Law, player: Player) -> dict[str, Any]:
     begun = time.monotonic()
     if isinstance(row, patterns.Pattern):
         line = run_pattern(row, law, player)

@@ -6,18 +6,18 @@ import dataclasses
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import ratios
-import rows
 import scores
-from stage import SECOND_NS
+import share_rows
+from scene_runs import SECOND_NS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import laws
     from patterns import Pattern
-    from stage import Scene, Tenant, Trace
+    from scene_runs import Scene, Tenant, Trace
 
-Claim = TypeVar("Claim", rows.Kept | rows.Settled, ratios.Bound)
+Claim = TypeVar("Claim", share_rows.Kept | share_rows.Settled, ratios.Bound)
 
 THROUGHPUT = 0.97
 UNUSED_POINTS = 2.0  # a program that uses less than its vcore by so much is not limited by it
@@ -33,18 +33,25 @@ class Finding(Generic[Claim]):
 
 
 def examine(
-    scene: Scene, claim: rows.Kept | rows.Settled, due: scores.Due, trace: Trace, alone: float
-) -> Finding[rows.Kept | rows.Settled]:
+    scene: Scene,
+    claim: share_rows.Kept | share_rows.Settled,
+    due: scores.Due,
+    trace: Trace,
+    alone: float,
+) -> Finding[share_rows.Kept | share_rows.Settled]:
     """Check a trace against a claim; *alone*: the program's share of a bare device."""
     tenant, law = scene.tenants[claim.tenant], scene.law
     had = scores.of(trace, claim.tenant)
-    if isinstance(claim, rows.Settled):
+    if isinstance(claim, share_rows.Settled):
         return _examine_settling(claim, due, tenant, had)
-    mean_bound, worst_bound = rows.mean_bound(tenant, law), rows.worst_bound(tenant, law)
-    begin = round(rows.warm_s(scene.tenants) * SECOND_NS)
-    kept = scores.judge(had, due, begin, trace.at_ns[-1], rows.window_ns(tenant))
+    mean_bound, worst_bound = (
+        share_rows.mean_bound(tenant, law),
+        share_rows.worst_bound(tenant, law),
+    )
+    begin = round(share_rows.warm_s(scene.tenants) * SECOND_NS)
+    kept = scores.judge(had, due, begin, trace.at_ns[-1], share_rows.window_ns(tenant))
     # At its two ends, a piece may have been begun or not.
-    piece = 100 * rows.piece_ns(tenant) / (len(kept.windows) * rows.window_ns(tenant))
+    piece = 100 * share_rows.piece_ns(tenant) / (len(kept.windows) * share_rows.window_ns(tenant))
     least = THROUGHPUT * due.least * alone / 100 - piece
     faults = []
     if alone >= claim.expected + UNUSED_POINTS and tenant.kind != "bursty":
@@ -72,16 +79,16 @@ def examine(
 
 
 def _examine_settling(
-    claim: rows.Settled, due: scores.Due, tenant: Tenant, had: scores.Had
-) -> Finding[rows.Kept | rows.Settled]:
+    claim: share_rows.Settled, due: scores.Due, tenant: Tenant, had: scores.Had
+) -> Finding[share_rows.Kept | share_rows.Settled]:
     found = scores.settle(
         had,
         due,
         round(claim.at_s * SECOND_NS),
         round(claim.until_s * SECOND_NS),
-        rows.settling_window_ns(tenant),
+        share_rows.settling_window_ns(tenant),
     )
-    bound, above = rows.settling_bound_ns(tenant), rows.overshoot_bound(tenant)
+    bound, above = share_rows.settling_bound_ns(tenant), share_rows.overshoot_bound(tenant)
     faults = []
     if found.settled_ns is None or found.settled_ns > bound:
         when = "never" if found.settled_ns is None else f"in {found.settled_ns / 1e6:.0f} ms"
@@ -124,6 +131,6 @@ def _hold(bound: ratios.Bound, pair: ratios.Pair, past: ratios.Pair) -> Finding[
 
 
 def _ran(pattern: Pattern, trace: Trace) -> ratios.Ran:
-    begin = round(rows.WARM_S * SECOND_NS)
+    begin = round(share_rows.WARM_S * SECOND_NS)
     end = trace.at_ns[-1] if pattern.program.end_s is None else pattern.program.end_s * SECOND_NS
     return ratios.Ran(trace.programs[0][0], scores.of(trace, 0), begin, round(end))

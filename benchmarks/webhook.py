@@ -34,7 +34,7 @@ import runner  # noqa: E402
 import sidecartable  # noqa: E402
 import small_api  # noqa: E402
 
-from pyvgpu.allocator import annotations, facts  # noqa: E402
+from pyvgpu.allocator import annotations, datatypes  # noqa: E402
 from pyvgpu.cli import webhook  # noqa: E402
 from pyvgpu.controller.certs import serving_certificate  # noqa: E402
 
@@ -48,7 +48,7 @@ def node(number: int) -> dict[str, Any]:
     """Return a node whose agent has published its devices."""
     size = (16, 40, 80)[number % 3] * GIB
     devices = tuple(
-        facts.NodeDevice(f"GPU-{number}-{index}", index, size, f"model {number % 3}")
+        datatypes.NodeDevice(f"GPU-{number}-{index}", index, size, f"model {number % 3}")
         for index in range(DEVICES)
     )
     published = annotations.publish(annotations.Published(256 << 20, devices))

@@ -33,18 +33,19 @@ import threading
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, shim
-from pyvgpu.deviceplugin import admin_socket, components, http_server, scheduling
+from pyvgpu.deviceplugin import admin_socket, agent_http, components, scheduler_link
+from pyvgpu.deviceplugin.agent_settings import Profile
 from pyvgpu.deviceplugin.allocation_api import Api
 from pyvgpu.deviceplugin.cluster import (
+    node_pods,
     other_plugin,
     own_node,
     pod_annotations,
     pod_events,
-    pods,
     startup_taint,
 )
 from pyvgpu.deviceplugin.containers import arbiter_clocks, backend, collector, store
-from pyvgpu.deviceplugin.devices import allocation_moves, cordon, node_devices
+from pyvgpu.deviceplugin.devices import allocation_moves, cordoned_devices, node_devices
 from pyvgpu.deviceplugin.dra import claim_status, driver
 from pyvgpu.deviceplugin.gpu_manager import display, profile
 from pyvgpu.deviceplugin.grants import events, grant_log, interfaces, manager, resize
@@ -57,18 +58,17 @@ from pyvgpu.deviceplugin.plugin import (
     time_slice_service,
     time_slices,
 )
-from pyvgpu.deviceplugin.settings import Profile
-from pyvgpu.deviceplugin.telemetry import metrics, status_history
+from pyvgpu.deviceplugin.telemetry import metric_families, status_history
 from pyvgpu.kube import apiserver
-from pyvgpu.volumes import driver_follower, node_mirror, survey, watch
+from pyvgpu.volumes import driver_follower, folder_watch, node_mirror, survey
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from pyvgpu import quota
+    from pyvgpu.deviceplugin.agent_settings import AgentSettings
     from pyvgpu.deviceplugin.grants import Grant
-    from pyvgpu.deviceplugin.settings import AgentSettings
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class Agent:
     def __init__(self, settings: AgentSettings) -> None:
         self._settings = settings
         self._parts = components.Parts()
-        self._meter = metrics.AgentMeter(require_cdi=settings.require_cdi)
+        self._meter = metric_families.AgentMeter(require_cdi=settings.require_cdi)
         self._recent = status_history.Recent()
         self._looked = threading.Event()  # the driver was looked for once
 
@@ -110,12 +110,15 @@ class Agent:
             own, known = None, None
             if api:
                 stack.callback(api.close)
-                own, known = own_node.OwnNode(api, settings.node), pods.Pods(api, settings.node)
+                own, known = (
+                    own_node.OwnNode(api, settings.node),
+                    node_pods.Pods(api, settings.node),
+                )
                 self._add_watches(own, known)
             observers = interfaces.Observers()
             grant_manager: manager.GrantManager
             found: node_devices.Devices
-            scheduled = scheduling.add(
+            scheduled = scheduler_link.add(
                 self._parts,
                 settings,
                 own,
@@ -138,11 +141,11 @@ class Agent:
                 observers,
             )
             served = time_slices.ServedResources(settings.state)
-            kept_out = cordon.Cordons(settings.state)
+            kept_out = cordoned_devices.Cordons(settings.state)
             gates = allocation_moves.DeviceApis(
                 settings.state, settings.apis, settings.switch_seconds
             )
-            watched = stack.enter_context(watch.FolderWatch())
+            watched = stack.enter_context(folder_watch.FolderWatch())
             found = node_devices.Devices(
                 settings, grant_manager, made, kept_out, gates, self._meter.ended, watched.wake
             )
@@ -172,7 +175,7 @@ class Agent:
             )
             registrar = self._add_plugins(grant_manager, offers)
             trouble = scheduled.trouble
-            inside = http_server.Inside(
+            inside = agent_http.Inside(
                 *(
                     grant_manager,
                     found,
@@ -187,11 +190,11 @@ class Agent:
             )
             if settings.startup_taint:
                 self._add_taint(own, settings.startup_taint, inside)
-            stack.enter_context(http_server.showing(settings, self._parts, self._meter, inside))
+            stack.enter_context(agent_http.showing(settings, self._parts, self._meter, inside))
             self._parts.run()
 
     def _add_taint(
-        self, own: own_node.OwnNode | None, key: str, inside: http_server.Inside
+        self, own: own_node.OwnNode | None, key: str, inside: agent_http.Inside
     ) -> None:
         if own is None:
             raise errors.UsageError(
@@ -200,7 +203,7 @@ class Agent:
         removing = startup_taint.StartupTaint(own, key, inside.ready)
         self._parts.add("taint", lambda: removing.run(self._parts.wait))
 
-    def _add_watches(self, own: own_node.OwnNode, known: pods.Pods) -> None:
+    def _add_watches(self, own: own_node.OwnNode, known: node_pods.Pods) -> None:
         for seen in (own, known):
             try:
                 seen.sync()
@@ -212,7 +215,7 @@ class Agent:
     def _add_cluster(
         self,
         own: own_node.OwnNode,
-        known: pods.Pods,
+        known: node_pods.Pods,
         grant_manager: manager.GrantManager,
         found: node_devices.Devices,
         served: time_slices.ServedResources,
@@ -226,7 +229,7 @@ class Agent:
         following = pod_annotations.PodAnnotations(known, grant_manager, reports.tell)
         known.changed.add(following.changed)
         self._parts.add("wishes", following.run, following.stop)
-        noted = cordon.CordonWatch(
+        noted = cordoned_devices.CordonWatch(
             own, lambda: {device.uuid for device in grant_manager.devices}, found.follow_cordons
         )
         self._parts.add("cordons", lambda: noted.run(self._parts.wait))
@@ -265,7 +268,7 @@ class Agent:
     def _add_time_slices(
         self,
         node: driver.NodeServices,
-        known: pods.Pods | None,
+        known: node_pods.Pods | None,
         served: time_slices.ServedResources,
     ) -> None:
         """Add the plugin of time slices, if any device is allocated by them."""
@@ -346,7 +349,7 @@ class Agent:
         )
 
     def _follower(
-        self, found: node_devices.Devices, watched: watch.FolderWatch
+        self, found: node_devices.Devices, watched: folder_watch.FolderWatch
     ) -> driver_follower.DriverFollower:
         settings = self._settings
         mirror = node_mirror.NodeMirror(settings.state / _DRIVER, shim.shim_library())

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from pyvgpu.volumes import installation, watch
+    from pyvgpu.volumes import folder_watch, installation
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class DriverFollower:
         self,
         finder: DriverFinder,
         mirror: node_mirror.NodeMirror,
-        watched: watch.FolderWatch,
+        watched: folder_watch.FolderWatch,
         tell: Callable[[News], None],
     ) -> None:
         self._finder = finder

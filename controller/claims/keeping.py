@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.controller.claims import templates, totals
+from pyvgpu.controller.claims import claim_totals, templates
 from pyvgpu.kube import apiserver, objects
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ class ClaimAdmitter:
         at once, or the API server does not answer.
         """
         home = self._call("GET", f"/api/v1/namespaces/{namespace}")
-        total = totals.total_of(home)
-        asked = totals.asked_by(claim)
-        if total == totals.Total() or asked == totals.Amount():
+        total = claim_totals.total_of(home)
+        asked = claim_totals.asked_by(claim)
+        if total == claim_totals.Total() or asked == claim_totals.Amount():
             return ""
         if not self._turn.acquire(timeout=TURN_SECONDS):
             raise errors.UnavailableError(
@@ -52,21 +52,21 @@ class ClaimAdmitter:
         finally:
             self._turn.release()
 
-    def _admit(self, home: Object, asked: totals.Amount, uid: str, *, dry_run: bool) -> str:
-        namespace, total = home["metadata"]["name"], totals.total_of(home)
+    def _admit(self, home: Object, asked: claim_totals.Amount, uid: str, *, dry_run: bool) -> str:
+        namespace, total = home["metadata"]["name"], claim_totals.total_of(home)
         for _ in range(ATTEMPTS):
             ledger = self._ledger(namespace)
-            known = totals.read(ledger)
+            known = claim_totals.read(ledger)
             there = self._claims(namespace)
-            left = totals.left(known, (uid, *there), time.time())
-            why = totals.why_not(total, asked, there.values(), left.values())
+            left = claim_totals.left(known, (uid, *there), time.time())
+            why = claim_totals.why_not(total, asked, there.values(), left.values())
             if dry_run:
                 return why
             if why:
                 if left != known:  # drop the reservations of claims that exist by now
                     self._write(home, ledger, left)
                 return why
-            left[uid] = totals.Reserved(asked, time.time())
+            left[uid] = claim_totals.Reserved(asked, time.time())
             if self._write(home, ledger, left):
                 return ""
         raise errors.UnavailableError(
@@ -74,10 +74,10 @@ class ClaimAdmitter:
             f"to the total"
         )
 
-    def _claims(self, namespace: str) -> dict[str, totals.Amount]:
+    def _claims(self, namespace: str) -> dict[str, claim_totals.Amount]:
         path = f"{templates.FOLDER}/namespaces/{namespace}/resourceclaims"
         found, _ = self._api.items(path, {})
-        return {str(claim["metadata"].get("uid")): totals.held_by(claim) for claim in found}
+        return {str(claim["metadata"].get("uid")): claim_totals.held_by(claim) for claim in found}
 
     def _ledger(self, namespace: str) -> Object:
         try:
@@ -87,7 +87,7 @@ class ClaimAdmitter:
                 raise
             return {}
 
-    def _write(self, home: Object, ledger: Object, left: dict[str, totals.Reserved]) -> bool:
+    def _write(self, home: Object, ledger: Object, left: dict[str, claim_totals.Reserved]) -> bool:
         """Write *left* to the ledger of namespace *home*; return False if *ledger* was outdated.
 
         The namespace owns it, so that it is garbage collected with the namespace.

@@ -10,7 +10,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors, names, quantity
-from pyvgpu.allocator import amounts, facts
+from pyvgpu.allocator import amounts, datatypes
 from pyvgpu.allocator import annotations as notes
 from pyvgpu.controller.scheduler import pod_request
 from pyvgpu.kube import objects
@@ -54,7 +54,7 @@ def slices(listed: Iterable[Object]) -> list[Object]:
 
 def nodes(found: Iterable[Object]) -> dict[str, notes.Published]:
     """Return the devices in *found*, the result of :func:`slices`, by node."""
-    devices: dict[str, list[facts.NodeDevice]] = {}
+    devices: dict[str, list[datatypes.NodeDevice]] = {}
     for resource_slice in found:
         spec = objects.section(resource_slice, "spec")
         there = devices.setdefault(str(spec.get("nodeName") or ""), [])
@@ -66,7 +66,7 @@ def nodes(found: Iterable[Object]) -> dict[str, notes.Published]:
 def tenants(found: Iterable[Object], claims: Iterable[Object]) -> list[pod_request.PodRequest]:
     """Return the holders of devices in the slices *found*: pods, or claims that no pod uses."""
     places = {place: where for resource_slice in found for place, where in _places(resource_slice)}
-    held: dict[tuple[str, str], list[facts.Holding]] = {}
+    held: dict[tuple[str, str], list[datatypes.Holding]] = {}
     uids: dict[tuple[str, str], str] = {}
     for claim in claims:
         holder, uid = _holder(claim)
@@ -76,7 +76,7 @@ def tenants(found: Iterable[Object], claims: Iterable[Object]) -> list[pod_reque
                 continue
             node, device = where
             share = _share(objects.section(result, "consumedCapacity"), device)
-            held.setdefault((node, holder), []).append(facts.Holding(share, holder))
+            held.setdefault((node, holder), []).append(datatypes.Holding(share, holder))
             uids[node, holder] = uid
     return [
         pod_request.PodRequest(
@@ -139,7 +139,7 @@ def allocated(claim: Object) -> tuple[str, ...]:
     return tuple(f"{result.get('pool')}/{result.get('device')}" for result in _results(claim))
 
 
-def _device(one: Object, index: int) -> facts.NodeDevice:
+def _device(one: Object, index: int) -> datatypes.NodeDevice:
     attributes, capacity = objects.section(one, "attributes"), objects.section(one, "capacity")
 
     def said(name: str, kind: str, default: Any) -> Any:
@@ -149,7 +149,7 @@ def _device(one: Object, index: int) -> facts.NodeDevice:
     least = objects.section(memory, "requestPolicy", "validRange").get("min")
     taints = {str(entry.get("key")): entry for entry in objects.entries(one, "taints")}
     others = [key for key in taints if key != names.DRA_CORDONED_TAINT]
-    return facts.NodeDevice(
+    return datatypes.NodeDevice(
         uuid=str(said(names.DRA_UUID, "string", one.get("name"))),
         index=index,
         memory_bytes=_bytes(memory.get("value")),
@@ -162,7 +162,7 @@ def _device(one: Object, index: int) -> facts.NodeDevice:
     )
 
 
-def _places(found: Object) -> Iterator[tuple[_Place, tuple[str, facts.NodeDevice]]]:
+def _places(found: Object) -> Iterator[tuple[_Place, tuple[str, datatypes.NodeDevice]]]:
     spec = objects.section(found, "spec")
     pool = str(objects.section(spec, "pool").get("name"))
     for one in objects.entries(spec, "devices"):
@@ -184,13 +184,13 @@ def _holder(claim: Object) -> tuple[str, str]:
     return f"{meta.get('namespace')}/claim {meta.get('name')}", str(meta.get("uid"))
 
 
-def _share(consumed: Object, device: facts.NodeDevice) -> facts.NodeShare:
+def _share(consumed: Object, device: datatypes.NodeDevice) -> datatypes.NodeShare:
     """Return what was consumed of a device; a capacity that is not given counts as all of it."""
     vcore = _capacity(consumed, names.DRA_VCORE)
     vmemory = _capacity(consumed, names.DRA_VMEMORY)
-    return facts.NodeShare(
+    return datatypes.NodeShare(
         device.uuid,
-        facts.WHOLE if vcore is None else min(max(_number(vcore), 1), facts.WHOLE),
+        datatypes.WHOLE if vcore is None else min(max(_number(vcore), 1), datatypes.WHOLE),
         max(device.memory_bytes if vmemory is None else _bytes(vmemory), 1),
     )
 
@@ -202,17 +202,19 @@ def _part(asked: Object, name: str) -> pod_request.ContainerRequest:
         _capacity(wished, capacity) for capacity in (names.DRA_VCORE, names.DRA_VMEMORY)
     )
     count = max(_number(asked.get("count", 1)), 1)
-    each = facts.WHOLE if vcore is None or vmemory is None else _number(vcore)
-    if not 1 <= each <= facts.WHOLE:
+    each = datatypes.WHOLE if vcore is None or vmemory is None else _number(vcore)
+    if not 1 <= each <= datatypes.WHOLE:
         raise errors.UsageError(
-            f"request {name}: capacity vcore {vcore}: must be from 1 to {facts.WHOLE} of each "
+            f"request {name}: capacity vcore {vcore}: must be from 1 to {datatypes.WHOLE} of each "
             "device, such as 50"
         )
     units = 0 if vmemory is None else -(-_bytes(vmemory) // MEBIBYTE)
-    if each == facts.WHOLE:
-        return pod_request.ContainerRequest(facts.ContainerKind.APP, each * count, units * count)
+    if each == datatypes.WHOLE:
+        return pod_request.ContainerRequest(
+            datatypes.ContainerKind.APP, each * count, units * count
+        )
     return pod_request.ContainerRequest(
-        facts.ContainerKind.APP, each * count, units * count, count if count > 1 else None
+        datatypes.ContainerKind.APP, each * count, units * count, count if count > 1 else None
     )
 
 

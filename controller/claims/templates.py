@@ -13,7 +13,7 @@ import datetime
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import names
-from pyvgpu.controller.claims import shapes
+from pyvgpu.controller.claims import claim_templates
 from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def old(known: Iterable[Template], now: datetime.datetime) -> dict[str, list[Tem
     """Return the templates that may be deleted if no pod names them, by namespace."""
     found: dict[str, list[Template]] = {}
     for one in known:
-        if shapes.is_ours(one.name) and now - one.used > KEPT:
+        if claim_templates.is_ours(one.name) and now - one.used > KEPT:
             found.setdefault(one.namespace, []).append(one)
     return found
 

@@ -1,7 +1,7 @@
 """Parse agents' Prometheus metrics of containers, devices and audits; pure.
 
-The metric names are those of ``deviceplugin/telemetry/metrics.py``, which this does not import;
-a test parses here what that module writes.
+The metric names are those of ``deviceplugin/telemetry/metric_families.py``, which this does not
+import; a test parses here what that module writes.
 """
 
 from __future__ import annotations

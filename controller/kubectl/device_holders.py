@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors, names, quota
 from pyvgpu.allocator import annotations as notes
-from pyvgpu.allocator import facts
+from pyvgpu.allocator import datatypes
 from pyvgpu.controller.claims import seen
-from pyvgpu.controller.scheduler import node_annotation, pod_request
+from pyvgpu.controller.scheduler import node_annotation_reader, pod_request
 from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class HeldShare:
 class ClusterDevices:
     """The devices of a cluster and their allocations."""
 
-    devices: Mapping[str, Mapping[str, facts.NodeDevice]]  # by node, by UUID
+    devices: Mapping[str, Mapping[str, datatypes.NodeDevice]]  # by node, by UUID
     parts: Sequence[HeldShare]  # in the order of namespace, pod, container, node, device
 
 
@@ -68,7 +68,7 @@ def read(found: ClusterObjects) -> ClusterDevices:
     published = seen.nodes(slices) | {
         str(objects.section(node, "metadata").get("name")): known
         for node in found.nodes
-        if (known := node_annotation.read(node).published) is not None
+        if (known := node_annotation_reader.read(node).published) is not None
     }
     there = {
         name: {device.uuid: device for device in known.devices}
@@ -83,7 +83,7 @@ def read(found: ClusterObjects) -> ClusterDevices:
 
 def _of_pod(
     pod: Object,
-    there: Mapping[str, Mapping[str, facts.NodeDevice]],
+    there: Mapping[str, Mapping[str, datatypes.NodeDevice]],
     placed: Mapping[str, notes.Shares],
 ) -> Iterator[HeldShare]:
     meta, spec = objects.section(pod, "metadata"), objects.section(pod, "spec")
@@ -110,7 +110,7 @@ def _chosen(noted: Object, uid: str, node: str) -> notes.Shares:
 def _of_claims(
     found: ClusterObjects,
     slices: Sequence[Object],
-    there: Mapping[str, Mapping[str, facts.NodeDevice]],
+    there: Mapping[str, Mapping[str, datatypes.NodeDevice]],
 ) -> Iterator[HeldShare]:
     pods = {str(objects.section(pod, "metadata").get("uid")): pod for pod in found.pods}
     for tenant in seen.tenants(slices, found.claims):
@@ -126,8 +126,8 @@ def _part(
     meta: Object,
     container: str,
     node: str,
-    share: facts.NodeShare,
-    there: Mapping[str, Mapping[str, facts.NodeDevice]],
+    share: datatypes.NodeShare,
+    there: Mapping[str, Mapping[str, datatypes.NodeDevice]],
 ) -> HeldShare:
     device = there.get(node, {}).get(share.uuid)
     return HeldShare(

@@ -17,7 +17,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.allocator import explain, facts, place
+from pyvgpu.allocator import datatypes, placement_explanation, pod_placement
 from pyvgpu.controller.scheduler import choices, pod_request
 from pyvgpu.controller.scheduler.node_info import PASSING, Certainty, NodeInfo, Reservation
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pyvgpu.allocator import annotations as notes
 
-    Shares = Mapping[str, tuple[facts.NodeShare, ...]]
+    Shares = Mapping[str, tuple[datatypes.NodeShare, ...]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,10 +39,10 @@ class SchedulerSettings:
     claim_seconds: float = 120.0  # how long a preempting pod's claim lasts
     resync_seconds: float = 300.0  # between comparisons with the API server
 
-    def packing(self, pod: pod_request.PodRequest) -> facts.Packing:
+    def packing(self, pod: pod_request.PodRequest) -> datatypes.Packing:
         """Return how *pod* chooses among the devices of a node."""
         spread = (pod.policy or self.policy) is pod_request.NodePolicy.SPREAD
-        return pod.packing or (facts.Packing.SPREAD if spread else facts.Packing.BINPACK)
+        return pod.packing or (datatypes.Packing.SPREAD if spread else datatypes.Packing.BINPACK)
 
 
 class Cache:
@@ -147,12 +147,16 @@ class Cache:
             info = self.nodes.get(node)
             if info is None or not info.unit:
                 text = "the node has published no devices"
-                raise explain.Refused([explain.DeviceReason("", "", "", text)])
+                raise placement_explanation.Refused(
+                    [placement_explanation.DeviceReason("", "", "", text)]
+                )
             wanted = info.wanted(pod, self.settings.packing(pod))
-            found = place.find(info.without((pod.uid, *but)), wanted)
+            found = pod_placement.find(info.without((pod.uid, *but)), wanted)
             if found is None:
-                seen = facts.NodeDevices(info.devices, tuple(info.held((pod.uid, *but))))
-                raise explain.Refused(explain.reasons(seen, pod_request.called(pod, wanted)))
+                seen = datatypes.NodeDevices(info.devices, tuple(info.held((pod.uid, *but))))
+                raise placement_explanation.Refused(
+                    placement_explanation.reasons(seen, pod_request.called(pod, wanted))
+                )
             return pod_request.named(pod, found)
 
     def promised(
@@ -271,9 +275,11 @@ class Cache:
         info, pod = self.nodes[node], promise.pod
         if not info.unit:
             return None
-        seen = facts.NodeDevices(info.devices, tuple(info.held((pod.uid,))))
+        seen = datatypes.NodeDevices(info.devices, tuple(info.held((pod.uid,))))
         numbered = {str(at): promise.shares[name] for at, name in enumerate(pod.names)}
-        return None if place.complaint(seen, info.wanted(pod), numbered) else promise.shares
+        return (
+            None if pod_placement.complaint(seen, info.wanted(pod), numbered) else promise.shares
+        )
 
     def _put(self, promise: Reservation) -> None:
         uid = promise.pod.uid

@@ -6,22 +6,22 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors, names
 from pyvgpu.allocator import annotations as notes
-from pyvgpu.allocator import facts, place
+from pyvgpu.allocator import datatypes, pod_placement
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pyvgpu.kube.objects import Object
 
-    Shares = Mapping[str, Sequence[facts.NodeShare]]  # by container
+    Shares = Mapping[str, Sequence[datatypes.NodeShare]]  # by container
 
 
 def read(
     noted: Object,
     keys: Sequence[bytes] | None,
     pod: tuple[str, str, str],
-    kinds: Mapping[str, facts.ContainerKind],
-) -> tuple[facts.Holding, ...] | None:
+    kinds: Mapping[str, datatypes.ContainerKind],
+) -> tuple[datatypes.Holding, ...] | None:
     """Return what a pod holds by the choice in its annotations *noted*; None if there is none.
 
     *pod* is the pod's namespace/name, its uid and its node; *kinds* are its containers in the
@@ -43,16 +43,16 @@ def read(
 
 
 def peak(
-    kinds: Mapping[str, facts.ContainerKind], shares: Shares, holder: str
-) -> tuple[facts.Holding, ...]:
+    kinds: Mapping[str, datatypes.ContainerKind], shares: Shares, holder: str
+) -> tuple[datatypes.Holding, ...]:
     """Return the most that containers with *shares* hold of each device at the same time.
 
     A container of unknown kind is assumed to run all the time.
     """
-    need = facts.ContainerNeed(facts.WHOLE, 0)  # not used here
+    need = datatypes.ContainerNeed(datatypes.WHOLE, 0)  # not used here
     order = {name: at for at, name in enumerate(kinds)}
     containers = [
-        facts.Container(name, need, kinds.get(name, facts.ContainerKind.SIDECAR))
+        datatypes.Container(name, need, kinds.get(name, datatypes.ContainerKind.SIDECAR))
         for name in sorted(shares, key=lambda name: order.get(name, -1))
     ]
-    return place.holdings(containers, shares, holder)
+    return pod_placement.holdings(containers, shares, holder)

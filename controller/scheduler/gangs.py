@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pyvgpu.allocator import facts, free_capacity, place
+from pyvgpu.allocator import datatypes, free_capacity, pod_placement
 from pyvgpu.controller.scheduler import pod_request
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pyvgpu.controller.scheduler.node_info import NodeInfo
 
-    Shares = Mapping[str, tuple[facts.NodeShare, ...]]
+    Shares = Mapping[str, tuple[datatypes.NodeShare, ...]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Assembly:
 def plan(
     pods: Sequence[pod_request.PodRequest],
     candidates: Callable[[pod_request.PodRequest], Sequence[NodeInfo]],
-    packing: Callable[[pod_request.PodRequest], facts.Packing],
+    packing: Callable[[pod_request.PodRequest], datatypes.Packing],
 ) -> dict[str, tuple[str, Shares]] | None:
     """Return a node and shares for each of *pods*, by uid; None if not all fit.
 
@@ -122,20 +122,23 @@ class _Trial:
 
     def __init__(self, uids: set[str]) -> None:
         self._uids = uids
-        self._held: dict[str, tuple[facts.Holding, ...]] = {}
-        self._patience = place.SearchBudget()
+        self._held: dict[str, tuple[datatypes.Holding, ...]] = {}
+        self._patience = pod_placement.SearchBudget()
 
     def place(
-        self, info: NodeInfo, pod: pod_request.PodRequest, packing: facts.Packing
+        self, info: NodeInfo, pod: pod_request.PodRequest, packing: datatypes.Packing
     ) -> Shares | None:
         """Place *pod* on a node, and count it there from now on; None if it does not fit."""
         held = self._held.get(info.name)
         if held is None:
             held = self._held[info.name] = tuple(info.held(self._uids))
         wanted = info.wanted(pod, packing)
-        room = free_capacity.of(facts.NodeDevices(info.devices, held))
-        placed = place.find(room, wanted, self._patience)
+        room = free_capacity.of(datatypes.NodeDevices(info.devices, held))
+        placed = pod_placement.find(room, wanted, self._patience)
         if placed is None:
             return None
-        self._held[info.name] = (*held, *place.holdings(wanted.containers, placed, pod.key))
+        self._held[info.name] = (
+            *held,
+            *pod_placement.holdings(wanted.containers, placed, pod.key),
+        )
         return pod_request.named(pod, placed)

@@ -13,7 +13,7 @@ import enum
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.allocator import capacity, codes, facts, free_capacity, place
+from pyvgpu.allocator import capacity, codes, datatypes, free_capacity, pod_placement
 from pyvgpu.controller.scheduler import listed, pod_request, score
 
 if TYPE_CHECKING:
@@ -61,10 +61,10 @@ class Meaning:
 
     def __init__(self, shape: pod_request.PodShape) -> None:
         self._shape = shape
-        self._pods: dict[int, facts.Pod | None] = {}  # by the bytes of a node's unit
+        self._pods: dict[int, datatypes.Pod | None] = {}  # by the bytes of a node's unit
         self._asks: dict[int, capacity.Ask | None] = {}
 
-    def pod(self, unit: int) -> facts.Pod | None:
+    def pod(self, unit: int) -> datatypes.Pod | None:
         """Return the request in units of so many bytes; None if it is invalid in them."""
         try:
             return self._pods[unit]
@@ -85,7 +85,7 @@ class Meaning:
     @property
     def is_searched(self) -> bool:
         """Whether numbers do not suffice, in any of the units seen so far."""
-        return any(pod and not place.is_by_count(pod) for pod in self._pods.values())
+        return any(pod and not pod_placement.is_by_count(pod) for pod in self._pods.values())
 
     @property
     def asks_several(self) -> bool:
@@ -94,7 +94,7 @@ class Meaning:
         return any(container.need.count > 1 for pod in pods for container in pod.containers)
 
     def judge(
-        self, info: NodeInfo, patience: place.SearchBudget, own: Collection[str] = ()
+        self, info: NodeInfo, patience: pod_placement.SearchBudget, own: Collection[str] = ()
     ) -> RefusalReason | None:
         """Return why a node does not fit, None if it does.
 
@@ -112,13 +112,17 @@ class Meaning:
         code: int,
         info: NodeInfo,
         free: Sequence[free_capacity.FreeCapacity],
-        patience: place.SearchBudget,
+        patience: pod_placement.SearchBudget,
     ) -> int:
         """Return the final code of a node for which the numbers give *code*."""
         if code == codes.UNKNOWN and info.trouble:
             return codes.DAMAGED
         pod = self.pod(info.unit) if code == codes.FITS else None
-        if pod is None or place.is_by_count(pod) or place.find(free, pod, patience) is not None:
+        if (
+            pod is None
+            or pod_placement.is_by_count(pod)
+            or pod_placement.find(free, pod, patience) is not None
+        ):
             return code
         return codes.TOGETHER if len(pod.containers) > 1 else codes.APART
 
@@ -289,7 +293,7 @@ class Index:
         """Tell whether *shape* fits one of a few nodes; adds nothing to the index."""
         if shape in self._known:
             return any(map(self.look(shape).fits, names))
-        meaning, patience = Meaning(shape), place.SearchBudget()
+        meaning, patience = Meaning(shape), pod_placement.SearchBudget()
         infos = (self._nodes.get(name) for name in names)
         return any(info and meaning.judge(info, patience) is None for info in infos)
 
@@ -299,7 +303,7 @@ class Index:
 
     def _judge(self, known: ShapeResults, numbers: Collection[int]) -> None:
         """Judge nodes again."""
-        meaning, fitting, patience = known.meaning, known.fitting, place.SearchBudget()
+        meaning, fitting, patience = known.meaning, known.fitting, pod_placement.SearchBudget()
         _reach(fitting, len(self._numbers), codes.UNKNOWN)
         capacity.judge_all(self._numbers, numbers, meaning.asked, fitting)
         searched = meaning.is_searched

@@ -12,7 +12,7 @@ import math
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.allocator import capacity, facts, free_capacity, place
+from pyvgpu.allocator import capacity, datatypes, free_capacity, pod_placement
 from pyvgpu.controller.scheduler import choices, pod_request
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ class Reservation:
     pod: pod_request.PodRequest
     node: str
     state: Certainty
-    held: tuple[facts.Holding, ...] | None  # None: bound to unknown devices
-    shares: Mapping[str, tuple[facts.NodeShare, ...]] | None = (
+    held: tuple[datatypes.Holding, ...] | None  # None: bound to unknown devices
+    shares: Mapping[str, tuple[datatypes.NodeShare, ...]] | None = (
         None  # by container; None: not known
     )
     until: float = math.inf  # seconds; then it expires, or is in doubt if BINDING
@@ -68,14 +68,14 @@ class NodeInfo:
     def __init__(self, name: str) -> None:
         self.name = name
         self.unit = 0  # bytes of one vmemory; 0: nothing is published
-        self.devices: tuple[facts.NodeDevice, ...] = ()
+        self.devices: tuple[datatypes.NodeDevice, ...] = ()
         self.minors: Mapping[str, int] = {}  # by UUID, where known
         self.trouble = ""  # why its annotation is invalid
         self.placed: Mapping[str, choices.Shares] = {}  # what its agent reports, by uid
         self.tenants: dict[str, Reservation] = {}  # by uid
         self._free: tuple[free_capacity.FreeCapacity, ...] | None = None
         self._capacity: capacity.Capacity | None = None
-        self._strays: dict[str, tuple[facts.Holding, ...]] = {}
+        self._strays: dict[str, tuple[datatypes.Holding, ...]] = {}
 
     def update(self, published: notes.Published | None, trouble: str) -> None:
         """Set what the node publishes; None if that is nothing, or invalid (*trouble*)."""
@@ -96,15 +96,15 @@ class NodeInfo:
         if self._free is None:
             self._strays = {}
             known = tuple(self._known(_NONE))
-            patience = place.SearchBudget(0)  # least effort: this runs after every change
+            patience = pod_placement.SearchBudget(0)  # least effort: this runs after every change
             for uid, wanted in self._lost():
-                room = free_capacity.of(facts.NodeDevices(self.devices, known))
-                placed = place.find(room, wanted, patience)
+                room = free_capacity.of(datatypes.NodeDevices(self.devices, known))
+                placed = pod_placement.find(room, wanted, patience)
                 if placed:
                     holder = self.tenants[uid].pod.key
-                    self._strays[uid] = place.holdings(wanted.containers, placed, holder)
+                    self._strays[uid] = pod_placement.holdings(wanted.containers, placed, holder)
                     known = (*known, *self._strays[uid])
-            self._free = free_capacity.of(facts.NodeDevices(self.devices, known))
+            self._free = free_capacity.of(datatypes.NodeDevices(self.devices, known))
         return self._free
 
     @property
@@ -118,9 +118,9 @@ class NodeInfo:
         """Return the free capacity of each device if these pods held nothing here."""
         if not any(uid in self.tenants or uid in self.placed for uid in uids):
             return self.free
-        return free_capacity.of(facts.NodeDevices(self.devices, tuple(self.held(uids))))
+        return free_capacity.of(datatypes.NodeDevices(self.devices, tuple(self.held(uids))))
 
-    def held(self, but: Collection[str] = _NONE) -> Iterator[facts.Holding]:
+    def held(self, but: Collection[str] = _NONE) -> Iterator[datatypes.Holding]:
         """Yield what is held here, except by the pods *but*."""
         _ = self.free  # places the pods whose devices are unknown
         yield from self._known(but)
@@ -128,7 +128,7 @@ class NodeInfo:
             if uid not in but:
                 yield from held
 
-    def held_by(self, uid: str) -> tuple[facts.Holding, ...]:
+    def held_by(self, uid: str) -> tuple[datatypes.Holding, ...]:
         """Return what a pod holds here."""
         promise = self.tenants.get(uid)
         if uid in self.placed:
@@ -141,13 +141,13 @@ class NodeInfo:
         return self._strays.get(uid, ())
 
     def wanted(
-        self, pod: pod_request.PodRequest, packing: facts.Packing | None = None
-    ) -> facts.Pod:
+        self, pod: pod_request.PodRequest, packing: datatypes.Packing | None = None
+    ) -> datatypes.Pod:
         """Return the request of *pod* in this node's units; UsageError if that is invalid."""
-        chosen = pod.packing or packing or facts.Packing.BINPACK
+        chosen = pod.packing or packing or datatypes.Packing.BINPACK
         return pod_request.pod_of(pod.shape, max(self.unit, 1), chosen)
 
-    def _known(self, but: Collection[str]) -> Iterator[facts.Holding]:
+    def _known(self, but: Collection[str]) -> Iterator[datatypes.Holding]:
         """Yield what is held on known devices; the agent's report overrides reservations."""
         for uid in self.placed:
             if uid not in but:
@@ -156,7 +156,7 @@ class NodeInfo:
             if promise.held is not None and uid not in self.placed and uid not in but:
                 yield from promise.held
 
-    def _placed(self, uid: str) -> tuple[facts.Holding, ...]:
+    def _placed(self, uid: str) -> tuple[datatypes.Holding, ...]:
         promise = self.tenants.get(uid)
         kinds, holder = {}, f"pod {uid}"
         if promise is not None:
@@ -164,7 +164,7 @@ class NodeInfo:
             kinds, holder = {name: part.kind for name, part in parts}, promise.pod.key
         return choices.peak(kinds, self.placed[uid], holder)
 
-    def _lost(self) -> Iterable[tuple[str, facts.Pod]]:
+    def _lost(self) -> Iterable[tuple[str, datatypes.Pod]]:
         """Yield the pods here whose devices are unknown, the oldest first.
 
         They are placed as their node's agent would place them now.

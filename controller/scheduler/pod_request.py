@@ -15,7 +15,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, names
-from pyvgpu.allocator import amounts, device_selector, facts, requests
+from pyvgpu.allocator import amounts, datatypes, device_selector, requests
 from pyvgpu.controller.scheduler import choices
 from pyvgpu.kube import objects
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pyvgpu.kube.objects import Object
 
-    Shares = Mapping[str, Sequence[facts.NodeShare]]  # by container
+    Shares = Mapping[str, Sequence[datatypes.NodeShare]]  # by container
 
 RESOURCES = (  # a container requests one of these pairs: compute, memory
     (names.VCORE_RESOURCE, names.VMEMORY_RESOURCE),
@@ -53,7 +53,7 @@ class NodePolicy(enum.Enum):
 class ContainerRequest:
     """The request of one container, in the numbers of its resources."""
 
-    kind: facts.ContainerKind
+    kind: datatypes.ContainerKind
     vcore: int
     units: int  # of vmemory
     count: int | None = None  # of devices to spread it over; None: requests.read decides
@@ -64,8 +64,8 @@ class PodShape:
     """The request of a pod, without the names of its containers."""
 
     parts: tuple[ContainerRequest, ...]
-    selector: facts.Selector = facts.ANY
-    nearness: facts.Nearness = facts.Nearness.PREFERRED
+    selector: datatypes.Selector = datatypes.ANY
+    nearness: datatypes.Nearness = datatypes.Nearness.PREFERRED
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,9 +90,9 @@ class PodRequest:
     priority: int = 0
     created: float = 0.0  # seconds, by the API server's clock
     policy: NodePolicy | None = None  # None: the configuration's
-    packing: facts.Packing | None = None
+    packing: datatypes.Packing | None = None
     gang: Gang | None = None
-    held: tuple[facts.Holding, ...] | None = None  # by a sealed choice; None: has none
+    held: tuple[datatypes.Holding, ...] | None = None  # by a sealed choice; None: has none
     scheduled: float = 0.0  # for gangs: when it was bound, by the API server's clock
     over: bool = False  # it has ended
     succeeded: bool = False  # it has ended without failure
@@ -202,15 +202,15 @@ def is_of_gaia(container: Object) -> bool:
 
 @functools.lru_cache(maxsize=8192)
 def pod_of(
-    shape: PodShape, unit: int, packing: facts.Packing = facts.Packing.BINPACK
-) -> facts.Pod:
+    shape: PodShape, unit: int, packing: datatypes.Packing = datatypes.Packing.BINPACK
+) -> datatypes.Pod:
     """Return the request of *shape* where a unit of vmemory is *unit* bytes.
 
     Its containers are named by their numbers. UsageError if it is invalid in that unit.
     """
-    return facts.Pod(
+    return datatypes.Pod(
         tuple(
-            facts.Container(
+            datatypes.Container(
                 str(number), requests.read(part.vcore, part.units * unit, part.count), part.kind
             )
             for number, part in enumerate(shape.parts)
@@ -221,12 +221,12 @@ def pod_of(
     )
 
 
-def named(pod: PodRequest, shares: Shares) -> dict[str, tuple[facts.NodeShare, ...]]:
+def named(pod: PodRequest, shares: Shares) -> dict[str, tuple[datatypes.NodeShare, ...]]:
     """Return *shares*, keyed by container number, keyed by the names in *pod*."""
     return {pod.names[int(number)]: tuple(own) for number, own in shares.items()}
 
 
-def called(pod: PodRequest, wanted: facts.Pod) -> facts.Pod:
+def called(pod: PodRequest, wanted: datatypes.Pod) -> datatypes.Pod:
     """Return *wanted* with the container names of *pod* for numbers, for messages."""
     containers = (
         dataclasses.replace(container, name=name)
@@ -235,7 +235,7 @@ def called(pod: PodRequest, wanted: facts.Pod) -> facts.Pod:
     return dataclasses.replace(wanted, containers=tuple(containers))
 
 
-_Asking = tuple[str, facts.ContainerKind, "Object"]  # a container: name, kind, whole object
+_Asking = tuple[str, datatypes.ContainerKind, "Object"]  # a container: name, kind, whole object
 _NOTHING = PodShape(())
 _SECTIONS = ("limits", "requests")
 
@@ -247,7 +247,7 @@ class _Parsed:
     shape: PodShape = _NOTHING
     names: tuple[str, ...] = ()
     policy: NodePolicy | None = None
-    packing: facts.Packing | None = None
+    packing: datatypes.Packing | None = None
     gang: Gang | None = None
     trouble: str = ""
 
@@ -260,10 +260,12 @@ def _asking(spec: Object) -> Iterator[_Asking]:
                 not ASKED_FOR.isdisjoint(objects.section(entry, "resources", section))
                 for section in _SECTIONS
             ):
-                kind = facts.ContainerKind.APP
+                kind = datatypes.ContainerKind.APP
                 if part != "containers":
                     always = entry.get("restartPolicy") == ALWAYS
-                    kind = facts.ContainerKind.SIDECAR if always else facts.ContainerKind.INIT
+                    kind = (
+                        datatypes.ContainerKind.SIDECAR if always else datatypes.ContainerKind.INIT
+                    )
                 yield str(entry.get("name") or ""), kind, entry
 
 
@@ -289,7 +291,7 @@ def _asked(asking: Iterable[_Asking], noted: Object, namespace: str, unit: int |
         )
     parts = tuple(part for _, part in found)
     return _Parsed(
-        _shape(parts, wish.selector, wish.nearness or facts.Nearness.PREFERRED),
+        _shape(parts, wish.selector, wish.nearness or datatypes.Nearness.PREFERRED),
         _kept(tuple(name for name, _ in found)),
         _policy(noted),
         wish.packing,
@@ -299,11 +301,11 @@ def _asked(asking: Iterable[_Asking], noted: Object, namespace: str, unit: int |
 
 @functools.lru_cache(maxsize=4096)
 def _shape(
-    parts: tuple[ContainerRequest, ...], selector: facts.Selector, nearness: facts.Nearness
+    parts: tuple[ContainerRequest, ...], selector: datatypes.Selector, nearness: datatypes.Nearness
 ) -> PodShape:
     """Return the shared object of this shape."""
     # Comparing selectors is slow, and most are this one.
-    return PodShape(parts, facts.ANY if selector == facts.ANY else selector, nearness)
+    return PodShape(parts, datatypes.ANY if selector == datatypes.ANY else selector, nearness)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -11,17 +11,17 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from pyvgpu.allocator import codes, nearness, place
+from pyvgpu.allocator import codes, nearness, pod_placement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyvgpu.allocator import facts, free_capacity
+    from pyvgpu.allocator import datatypes, free_capacity
 
 
-def by_nearness(free: Sequence[free_capacity.FreeCapacity], pod: facts.Pod) -> int:
+def by_nearness(free: Sequence[free_capacity.FreeCapacity], pod: datatypes.Pod) -> int:
     """Return 10 for devices that are all linked by NVLink, 2 less for each level farther apart."""
-    placed = place.find(free, pod)
+    placed = pod_placement.find(free, pod)
     if placed is None:
         return 0
     table = nearness.table(tuple(room.device for room in free))

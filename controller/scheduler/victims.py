@@ -11,7 +11,7 @@ import dataclasses
 import itertools
 from typing import TYPE_CHECKING
 
-from pyvgpu.allocator import facts, place
+from pyvgpu.allocator import datatypes, pod_placement
 from pyvgpu.controller.scheduler import pod_request
 from pyvgpu.controller.scheduler.node_info import Certainty
 
@@ -63,7 +63,7 @@ class PreemptionPlan:
     node: str
     victims: tuple[pod_request.PodRequest, ...]
     ending: frozenset[str]  # uids of the victims, and of pods that terminate anyway
-    shares: Mapping[str, tuple[facts.NodeShare, ...]]
+    shares: Mapping[str, tuple[datatypes.NodeShare, ...]]
 
     @property
     def cost(self) -> tuple[int, int, int, float]:
@@ -74,7 +74,7 @@ class PreemptionPlan:
 def choose(
     info: NodeInfo,
     pod: pod_request.PodRequest,
-    packing: facts.Packing,
+    packing: datatypes.Packing,
     budgets: Budgets = NO_BUDGETS,
     going: Collection[str] = (),
 ) -> PreemptionPlan | None:
@@ -98,7 +98,7 @@ def choose(
     if found is None:
         return None
     ending |= {victim.uid for victim in found}
-    placed = place.find(info.without(ending), wanted)
+    placed = pod_placement.find(info.without(ending), wanted)
     if placed is None:
         return None
     return PreemptionPlan(
@@ -108,15 +108,15 @@ def choose(
 
 def _fewest(
     info: NodeInfo,
-    wanted: facts.Pod,
+    wanted: datatypes.Pod,
     ending: set[str],
     may: Sequence[pod_request.PodRequest],
     budgets: Budgets,
 ) -> tuple[pod_request.PodRequest, ...] | None:
-    patience = place.SearchBudget()
+    patience = pod_placement.SearchBudget()
 
     def fits(victims: Iterable[pod_request.PodRequest]) -> bool:
-        return place.fits(
+        return pod_placement.fits(
             info.without(ending | {victim.uid for victim in victims}), wanted, patience
         )
 
@@ -147,7 +147,7 @@ def _fewest(
 
 
 def _sets(
-    info: NodeInfo, wanted: facts.Pod, pool: Sequence[pod_request.PodRequest], size: int
+    info: NodeInfo, wanted: datatypes.Pod, pool: Sequence[pod_request.PodRequest], size: int
 ) -> Iterator[tuple[pod_request.PodRequest, ...]]:
     """Yield sets of *size* pods; where one device is requested, of pods that share one."""
     if len(wanted.containers) > 1 or wanted.containers[0].need.count > 1:

@@ -11,7 +11,7 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors, quantity
-from pyvgpu.allocator import explain, facts, free_capacity, place
+from pyvgpu.allocator import datatypes, free_capacity, placement_explanation, pod_placement
 from pyvgpu.controller.scheduler import index, pod_request, victims
 
 if TYPE_CHECKING:
@@ -52,7 +52,9 @@ class Why:
     refusing: dict[str, tuple[str, ...]]  # nodes by reason
     kept: str = ""  # the node reserved for it
     near: Near | None = None
-    lines: dict[str, tuple[explain.DeviceReason, ...]] = dataclasses.field(default_factory=dict)
+    lines: dict[str, tuple[placement_explanation.DeviceReason, ...]] = dataclasses.field(
+        default_factory=dict
+    )
 
     def event(self) -> str:
         """Return it within the limit of an event's message."""
@@ -140,9 +142,9 @@ def look(
     asked = list(known.nodes if names is None else names)
     fitting: list[str] = []
     refusing: dict[str, list[str]] = {}
-    lines: dict[str, tuple[explain.DeviceReason, ...]] = {}
+    lines: dict[str, tuple[placement_explanation.DeviceReason, ...]] = {}
     best: tuple[float, str, free_capacity.FreeCapacity] | None = None
-    meaning, patience = index.Meaning(pod.shape), place.SearchBudget()
+    meaning, patience = index.Meaning(pod.shape), pod_placement.SearchBudget()
     for some in _some(asked):
         with known.lock:
             for name in some:
@@ -181,7 +183,7 @@ def _some(names: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _lacking(
-    info: NodeInfo, pod: pod_request.PodRequest, wanted: facts.Pod
+    info: NodeInfo, pod: pod_request.PodRequest, wanted: datatypes.Pod
 ) -> Iterator[tuple[float, free_capacity.FreeCapacity]]:
     """Yield the fraction of each device that it lacks for the largest container."""
     need = max(
@@ -191,13 +193,13 @@ def _lacking(
     for room in info.without((pod.uid,)):
         device = room.device
         if free_capacity.unfit(device, wanted.selector) or not free_capacity.has(
-            device, need, facts.WHOLE, device.memory_bytes, untouched=True
+            device, need, datatypes.WHOLE, device.memory_bytes, untouched=True
         ):
             continue
         vmemory = device.memory_bytes if need.whole else need.vmemory
         yield (
             max(
-                (need.vcore - room.vcore) / facts.WHOLE,
+                (need.vcore - room.vcore) / datatypes.WHOLE,
                 (vmemory - room.vmemory) / device.memory_bytes,
                 0.0,
             ),
@@ -233,7 +235,7 @@ def _ending(info: NodeInfo, pod: pod_request.PodRequest) -> tuple[str, ...]:
     """Return the pods whose end would make *pod* fit, whatever the priorities."""
     above = dataclasses.replace(pod, priority=ABOVE_ALL)
     try:
-        plan = victims.choose(info, above, facts.Packing.BINPACK)
+        plan = victims.choose(info, above, datatypes.Packing.BINPACK)
     except errors.UsageError:
         return ()
     if plan is None or not 1 <= len(plan.victims) <= MOST_ENDING:
@@ -243,7 +245,7 @@ def _ending(info: NodeInfo, pod: pod_request.PodRequest) -> tuple[str, ...]:
 
 def _lines(
     info: NodeInfo, pod: pod_request.PodRequest, why: index.RefusalReason
-) -> tuple[explain.DeviceReason, ...]:
+) -> tuple[placement_explanation.DeviceReason, ...]:
     """Return why each device of a node refuses *pod*."""
     if why in (
         index.RefusalReason.UNKNOWN,
@@ -251,9 +253,9 @@ def _lines(
         index.RefusalReason.NONSENSE,
     ):
         text = f"{why.value}: {info.trouble}" if info.trouble else why.value
-        return (explain.DeviceReason("", "", "", text),)
-    node = facts.NodeDevices(info.devices, tuple(info.held({pod.uid})))
-    return explain.reasons(node, pod_request.called(pod, info.wanted(pod)))
+        return (placement_explanation.DeviceReason("", "", "", text),)
+    node = datatypes.NodeDevices(info.devices, tuple(info.held({pod.uid})))
+    return placement_explanation.reasons(node, pod_request.called(pod, info.wanted(pod)))
 
 
 def _asked(known: cache.Cache, pod: pod_request.PodRequest) -> str:

@@ -16,7 +16,7 @@ from pyvgpu.kube import objects
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pyvgpu.controller.sidecar import pods
+    from pyvgpu.controller.sidecar import sidecar_pods
     from pyvgpu.kube.objects import Operation
 
 
@@ -72,7 +72,7 @@ class Decision:
         return next((action for action in self.actions if isinstance(action, Patch)), None)
 
 
-def patch(pod: pods.Pod, operations: Sequence[Operation]) -> Patch:
+def patch(pod: sidecar_pods.Pod, operations: Sequence[Operation]) -> Patch:
     """Return *operations* as a patch that applies only to this version of the pod."""
     return Patch(
         pod.namespace,
@@ -85,13 +85,15 @@ def patch(pod: pods.Pod, operations: Sequence[Operation]) -> Patch:
     )
 
 
-def set_image(container: pods.Container, image: str) -> list[Operation]:
+def set_image(container: sidecar_pods.Container, image: str) -> list[Operation]:
     """Return the operations that set the image; they test the name at the container's index."""
     path = ("spec", "containers", container.index)
     return [objects.expect(container.name, *path, "name"), objects.put(image, *path, "image")]
 
 
-def event(pod: pods.Pod, reason: str, message: str, *, warning: bool = False) -> SidecarEvent:
+def event(
+    pod: sidecar_pods.Pod, reason: str, message: str, *, warning: bool = False
+) -> SidecarEvent:
     """Return an event on *pod*."""
     digest = hashlib.sha256(f"{pod.uid} {reason} {message}".encode()).hexdigest()[:16]
     return SidecarEvent(f"{pod.name[:200]}.{digest}", warning, reason, message)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
-from pyvgpu.controller.sidecar import marking, settings
+from pyvgpu.controller.sidecar import controller_settings, marking
 from pyvgpu.kube import yaml_file
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _number(lowest: float, highest: float, *, whole: bool = False) -> Reader:
 
 def _paths(value: Any) -> frozenset[str]:
     found = _texts(value)
-    if not set(found) <= set(settings.PATHS):
+    if not set(found) <= set(controller_settings.PATHS):
         raise _WrongError
     return frozenset(found)
 
@@ -118,7 +118,7 @@ FIELDS: tuple[Field, ...] = (
         "paths",
         "paths",
         _paths,
-        f"some of {', '.join(settings.PATHS)}",
+        f"some of {', '.join(controller_settings.PATHS)}",
         "[stop, hybrid]",
         "the allowed ways to end a sidecar",
     ),
@@ -261,22 +261,22 @@ FIELDS: tuple[Field, ...] = (
 )
 
 
-def load(path: Path) -> settings.SidecarSettings:
+def load(path: Path) -> controller_settings.SidecarSettings:
     """Read the settings from a file."""
     return _settings(yaml_file.read(path, "--config"), str(path))
 
 
-def parse(text: str, name: str) -> settings.SidecarSettings:
+def parse(text: str, name: str) -> controller_settings.SidecarSettings:
     """Parse settings from YAML or JSON; *name* is for error messages."""
     return _settings(yaml_file.parse(text, name), name)
 
 
-def _settings(document: Any, name: str) -> settings.SidecarSettings:
+def _settings(document: Any, name: str) -> controller_settings.SidecarSettings:
     if document is None:
         document = {}
     if not isinstance(document, dict):
         raise errors.DataError(f"{name}: must be settings and their values, such as insist: true")
-    found = settings.SidecarSettings()
+    found = controller_settings.SidecarSettings()
     known = {field.name: field for field in FIELDS}
     for key, value in document.items():
         field = known.get(key) if isinstance(key, str) else None
@@ -287,8 +287,8 @@ def _settings(document: Any, name: str) -> settings.SidecarSettings:
 
 
 def _set(
-    found: settings.SidecarSettings, field: Field, value: Any, name: str
-) -> settings.SidecarSettings:
+    found: controller_settings.SidecarSettings, field: Field, value: Any, name: str
+) -> controller_settings.SidecarSettings:
     try:
         read = field.read(value)
     except _WrongError as exc:

@@ -16,7 +16,7 @@ import grpc
 from pyvgpu import errors
 from pyvgpu._api import cri_pb2 as api
 from pyvgpu._api import cri_pb2_grpc as api_grpc
-from pyvgpu.controller.sidecar import node
+from pyvgpu.controller.sidecar import node_requests
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -89,13 +89,13 @@ class RuntimeClient:
                 newest[one.name] = one
         return tuple(newest.values())
 
-    def containers(self, found: Sequence[RuntimeContainer]) -> Sequence[node.Running]:
+    def containers(self, found: Sequence[RuntimeContainer]) -> Sequence[node_requests.Running]:
         """Return the containers that run or have ended, for comparison with a record.
 
         One that was created and not started yet is left out.
         """
         return tuple(
-            node.Running(one.name, self.prefix() + one.id, *self.end_of(one))
+            node_requests.Running(one.name, self.prefix() + one.id, *self.end_of(one))
             for one in found
             if one.running or one.exited
         )

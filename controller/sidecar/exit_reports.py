@@ -14,7 +14,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import names
-from pyvgpu.controller.sidecar import completion, marking, node, pods
+from pyvgpu.controller.sidecar import main_completion, marking, node_requests, sidecar_pods
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,28 +40,31 @@ class ExitReport:
 
 
 def see(
-    pod: pods.Pod, runtime: Sequence[node.Running], policies: Sequence[marking.MarkingPolicy] = ()
+    pod: sidecar_pods.Pod,
+    runtime: Sequence[node_requests.Running],
+    policies: Sequence[marking.MarkingPolicy] = (),
 ) -> ExitReport | None:
     """Return the exit report of a pod by its *runtime* containers; None while it is not done."""
     marks = marking.mark(pod, policies)
     found = {entry.name: entry for entry in runtime}
-    if marks.why_not or completion.refused(pod) or node.is_kubelets_to_say(pod):
+    if marks.why_not or main_completion.refused(pod) or node_requests.is_kubelets_to_say(pod):
         return None
-    if node.not_done(marks, found):
+    if node_requests.not_done(marks, found):
         return None
     ends = {main.name: _end(found[main.name]) for main in marks.mains}
     return ExitReport(pod.uid, {name: end for name, end in ends.items() if end})
 
 
-def is_news(pod: pods.Pod, policies: Sequence[marking.MarkingPolicy] = ()) -> bool:
+def is_news(pod: sidecar_pods.Pod, policies: Sequence[marking.MarkingPolicy] = ()) -> bool:
     """Return whether the controller cannot know yet that the main containers are done."""
     marks = marking.mark(pod, policies)
     return (
-        names.STOP_ANNOTATION not in pod.annotations and not completion.look(pod, marks.mains).done
+        names.STOP_ANNOTATION not in pod.annotations
+        and not main_completion.look(pod, marks.mains).done
     )
 
 
-def believe(pod: pods.Pod, claim: ExitReport | None) -> pods.Pod:
+def believe(pod: sidecar_pods.Pod, claim: ExitReport | None) -> sidecar_pods.Pod:
     """Return *pod* as it will be once kubelet reports what *claim* does.
 
     A claim must match the pod's uid and the container IDs in its status: all of them, or the claim
@@ -72,10 +75,14 @@ def believe(pod: pods.Pod, claim: ExitReport | None) -> pods.Pod:
     containers = []
     for container in pod.containers:
         end = claim.mains.get(container.name)
-        if end is None or container.state is pods.ContainerState.ENDED:
+        if end is None or container.state is sidecar_pods.ContainerState.ENDED:
             containers.append(container)
-        elif container.state is pods.ContainerState.RUNNING and container.id == end.id:
-            ended = {"state": pods.ContainerState.ENDED, "exit_code": end.code, "ended_at": end.at}
+        elif container.state is sidecar_pods.ContainerState.RUNNING and container.id == end.id:
+            ended = {
+                "state": sidecar_pods.ContainerState.ENDED,
+                "exit_code": end.code,
+                "ended_at": end.at,
+            }
             containers.append(dataclasses.replace(container, **ended))  # type: ignore[arg-type]
         else:
             return pod
@@ -121,7 +128,7 @@ def _parse(end: Any) -> End:
     return End(str(end["id"]), int(end["code"]), at)
 
 
-def _end(found: node.Running) -> End | None:
+def _end(found: node_requests.Running) -> End | None:
     if found.exit_code is None:
         return None
     at = datetime.datetime.fromtimestamp(int(found.ended_at), datetime.UTC)

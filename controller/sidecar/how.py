@@ -13,14 +13,14 @@ import enum
 from typing import TYPE_CHECKING
 
 from pyvgpu import names
-from pyvgpu.controller.sidecar import mark_names, pods
+from pyvgpu.controller.sidecar import mark_names, sidecar_pods
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pyvgpu.controller.sidecar.controller_settings import SidecarSettings
     from pyvgpu.controller.sidecar.marking import Marking, SidecarOptions
     from pyvgpu.controller.sidecar.nodes import NodeState
-    from pyvgpu.controller.sidecar.settings import SidecarSettings
 
 
 class Method(enum.Enum):
@@ -223,8 +223,8 @@ class Surroundings:
 
 
 def situate(
-    pod: pods.Pod,
-    container: pods.Container,
+    pod: sidecar_pods.Pod,
+    container: sidecar_pods.Container,
     marks: Marking,
     around: Surroundings,
     settings: SidecarSettings,
@@ -232,7 +232,7 @@ def situate(
     """Return the situation of a sidecar in a pod whose main containers are done."""
     node = around.node
     wishes = marks.wishes[container.name]
-    running = container.state is pods.ContainerState.RUNNING
+    running = container.state is sidecar_pods.ContainerState.RUNNING
     grace = wishes.grace_seconds
     cramped = not pod.has_room(record_bytes(marks))
     return Situation(
@@ -263,7 +263,9 @@ def record_bytes(marks: Marking) -> int:
     return 512 + sum(640 + 6 * len(marks.wishes[one.name].command) for one in marks.sidecars)
 
 
-def growth_bytes(pod: pods.Pod, container: pods.Container, settings: SidecarSettings) -> int:
+def growth_bytes(
+    pod: sidecar_pods.Pod, container: sidecar_pods.Container, settings: SidecarSettings
+) -> int:
     """Return by how many bytes the pod's annotations grow when *container* is swapped."""
     if not container.program_annotation:
         return 0
@@ -271,14 +273,17 @@ def growth_bytes(pod: pods.Pod, container: pods.Container, settings: SidecarSett
     return len(settings.fast_exit.program.encode()) - len(before.encode())
 
 
-def is_full(pod: pods.Pod, marks: Marking, settings: SidecarSettings) -> bool:
+def is_full(pod: sidecar_pods.Pod, marks: Marking, settings: SidecarSettings) -> bool:
     """Return whether the pod's annotations lack room even for swaps without a record."""
     grown = (max(growth_bytes(pod, one, settings), 0) for one in marks.sidecars)
     return not pod.has_room(sum(grown))
 
 
 def _fits(
-    pod: pods.Pod, container: pods.Container, marks: Marking, settings: SidecarSettings
+    pod: sidecar_pods.Pod,
+    container: sidecar_pods.Container,
+    marks: Marking,
+    settings: SidecarSettings,
 ) -> bool:
     """Return whether its new program fits; the bytes of its arguments can be reused."""
     grown = growth_bytes(pod, container, settings)
@@ -290,14 +295,14 @@ def is_clean(wishes: SidecarOptions) -> bool:
     return wishes.exits_zero or bool(wishes.command)
 
 
-def is_eternal(container: pods.Container) -> bool:
+def is_eternal(container: sidecar_pods.Container) -> bool:
     """Return whether kubelet restarts it even after code 0, or by a rule the whole pod."""
     return container.will_restart(0) or any(
-        rule.action == pods.RESTART_ALL for rule in container.restart_rules
+        rule.action == sidecar_pods.RESTART_ALL for rule in container.restart_rules
     )
 
 
-def is_swappable(container: pods.Container, settings: SidecarSettings) -> bool:
+def is_swappable(container: sidecar_pods.Container, settings: SidecarSettings) -> bool:
     """Return whether, with the fast-exit image, the container would run that image's program."""
     if container.image == settings.fast_exit.image:
         return False  # already swapped
@@ -311,7 +316,7 @@ def is_swappable(container: pods.Container, settings: SidecarSettings) -> bool:
     )
 
 
-def has_provider_switch(pod: pods.Pod, container: pods.Container) -> bool:
+def has_provider_switch(pod: sidecar_pods.Pod, container: sidecar_pods.Container) -> bool:
     """Return whether a virtual node's provider is configured to ignore this container's exit."""
     eci = (
         container.environment.get("ECI_CONTAINER_TYPE") == "sidecar"

@@ -12,15 +12,15 @@ import random
 from typing import TYPE_CHECKING
 
 from pyvgpu import names
-from pyvgpu.controller.sidecar import completion, marking, pods
+from pyvgpu.controller.sidecar import main_completion, marking, sidecar_pods
 from pyvgpu.kube import apiserver, objects
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
+    from pyvgpu.controller.sidecar.controller_settings import SidecarSettings
     from pyvgpu.controller.sidecar.meters import ControllerMeter
-    from pyvgpu.controller.sidecar.settings import SidecarSettings
     from pyvgpu.kube import rate_limit
     from pyvgpu.kube.objects import Operation
 
@@ -50,7 +50,7 @@ class Sweep:
         self._query = {
             **_QUERY,
             "fieldSelector": ",".join(
-                (_QUERY["fieldSelector"], *pods.outside(settings.protected))
+                (_QUERY["fieldSelector"], *sidecar_pods.outside(settings.protected))
             ),
         }
         self._settings = settings
@@ -75,14 +75,18 @@ class Sweep:
 
     def _once(self, stop: threading.Event) -> None:
         for page, _ in self._api.pages("/api/v1/pods", self._query, _PAGE):
-            for pod in map(pods.read, page):
+            for pod in map(sidecar_pods.read, page):
                 self.adopt(pod)
             if stop.wait(_PAGE_SECONDS) or not self._may_act():
                 return
 
-    def look(self, pod: pods.Pod) -> list[Operation]:
+    def look(self, pod: sidecar_pods.Pod) -> list[Operation]:
         """Return the patch that labels *pod*; empty if it has the label or no marked sidecars."""
-        done = pod.deleted or pod.phase in completion.TERMINAL or names.SIDECAR_LABEL in pod.labels
+        done = (
+            pod.deleted
+            or pod.phase in main_completion.TERMINAL
+            or names.SIDECAR_LABEL in pod.labels
+        )
         if done or marking.mark(pod, self._settings.policies).why_not:
             return []
         return [
@@ -92,7 +96,7 @@ class Sweep:
             objects.put(names.SIDECAR_MANAGED, "metadata", "labels", names.SIDECAR_LABEL),
         ]
 
-    def adopt(self, pod: pods.Pod) -> None:
+    def adopt(self, pod: sidecar_pods.Pod) -> None:
         """Label *pod* if it has marked sidecars; on a conflict, read it again."""
         folder = f"/api/v1/namespaces/{pod.namespace}/pods"
         for _ in range(_TRIES):
@@ -114,5 +118,5 @@ class Sweep:
             now, _ = self._api.items(folder, {"fieldSelector": f"metadata.name={pod.name}"})
             if not now:
                 return
-            pod = pods.read(now[0])
+            pod = sidecar_pods.read(now[0])
         log.info("left pod %s/%s to the next sweep: too many conflicts", pod.namespace, pod.name)

@@ -18,7 +18,7 @@ from pyvgpu.controller.sidecar import mark_names
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pyvgpu.controller.sidecar import pods
+    from pyvgpu.controller.sidecar import sidecar_pods
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class MarkingPolicy:
     namespace: str = "*"
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
-    def marks(self, pod: pods.Pod, container: pods.Container) -> bool:
+    def marks(self, pod: sidecar_pods.Pod, container: sidecar_pods.Container) -> bool:
         """Return whether the policy selects *container*."""
         return (
             fnmatch.fnmatchcase(pod.namespace, self.namespace)
@@ -60,18 +60,18 @@ class MarkingPolicy:
 class Marking:
     """A pod's containers by role. If *why_not* is set, the pod is left alone."""
 
-    sidecars: tuple[pods.Container, ...]
-    mains: tuple[pods.Container, ...]
+    sidecars: tuple[sidecar_pods.Container, ...]
+    mains: tuple[sidecar_pods.Container, ...]
     wishes: Mapping[str, SidecarOptions]  # by sidecar name
     warnings: tuple[str, ...]
     why_not: str  # a sentence; empty if the controller handles the pod
 
 
-def mark(pod: pods.Pod, policies: Sequence[MarkingPolicy] = ()) -> Marking:
+def mark(pod: sidecar_pods.Pod, policies: Sequence[MarkingPolicy] = ()) -> Marking:
     """Classify the containers of *pod*."""
     warnings: list[str] = []
-    sidecars: list[pods.Container] = []
-    mains: list[pods.Container] = []
+    sidecars: list[sidecar_pods.Container] = []
+    mains: list[sidecar_pods.Container] = []
     wishes: dict[str, SidecarOptions] = {}
     for container in pod.containers:
         said = _said(container, warnings)
@@ -90,7 +90,9 @@ def mark(pod: pods.Pod, policies: Sequence[MarkingPolicy] = ()) -> Marking:
 
 
 def _why_not(
-    pod: pods.Pod, sidecars: Sequence[pods.Container], mains: Sequence[pods.Container]
+    pod: sidecar_pods.Pod,
+    sidecars: Sequence[sidecar_pods.Container],
+    mains: Sequence[sidecar_pods.Container],
 ) -> str:
     if not sidecars:
         return "no container is marked as a sidecar"
@@ -108,7 +110,7 @@ def _why_not(
     return ""
 
 
-def another(pod: pods.Pod) -> str:
+def another(pod: sidecar_pods.Pod) -> str:
     """Return the owner of *pod* if that ends its pods' sidecars itself; else empty."""
     keys = (*pod.labels, *pod.annotations)
     found = (
@@ -117,7 +119,7 @@ def another(pod: pods.Pod) -> str:
     return next(found, "").rstrip("/")
 
 
-def _said(container: pods.Container, warnings: list[str]) -> bool | None:
+def _said(container: sidecar_pods.Container, warnings: list[str]) -> bool | None:
     """Return the container's own mark; None if it has none."""
     said: dict[str, bool] = {}
     for variable, text in container.environment.items():
@@ -142,7 +144,7 @@ def _said(container: pods.Container, warnings: list[str]) -> bool | None:
     return True if any(said.values()) else None
 
 
-def _wishes(container: pods.Container, warnings: list[str]) -> SidecarOptions:
+def _wishes(container: sidecar_pods.Container, warnings: list[str]) -> SidecarOptions:
     def find(variable: str) -> str:
         found = [
             text or "" for name, text in container.environment.items() if name.upper() == variable

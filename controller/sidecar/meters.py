@@ -10,7 +10,7 @@ import prometheus_client as prometheus
 from prometheus_client import core
 
 from pyvgpu.http import exposition
-from pyvgpu.kube import metrics
+from pyvgpu.kube import api_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SAVED_AT_MOST_SECONDS = 3600.0
 
 
-class ControllerMeter(metrics.Meter):
+class ControllerMeter(api_metrics.Meter):
     """Metrics of the sidecar controller."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class ControllerMeter(metrics.Meter):
         self.registry.register(self.saved)
 
 
-class NodeMeter(metrics.Meter):
+class NodeMeter(api_metrics.Meter):
     """Metrics of the node part."""
 
     def __init__(self) -> None:

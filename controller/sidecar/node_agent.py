@@ -19,15 +19,24 @@ import time
 from typing import TYPE_CHECKING
 
 from pyvgpu import names
-from pyvgpu.controller.sidecar import cri, exit_reports, hooks, how, node, nodes, pods, swaps
+from pyvgpu.controller.sidecar import (
+    cri,
+    exit_reports,
+    hooks,
+    how,
+    node_requests,
+    nodes,
+    sidecar_pods,
+    swaps,
+)
 from pyvgpu.kube import apiserver, informer, leases, objects, rate_limit, threads, work_queue
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from pyvgpu.controller.sidecar.controller_settings import SidecarSettings
     from pyvgpu.controller.sidecar.meters import NodeMeter
-    from pyvgpu.controller.sidecar.settings import SidecarSettings
     from pyvgpu.kube.objects import Object
 
 log = logging.getLogger(__name__)
@@ -53,7 +62,7 @@ class NodePart:
 class Task:
     """A stop, with the container as the runtime listed it at the decision."""
 
-    stop: node.Stop
+    stop: node_requests.Stop
     seen: cri.RuntimeContainer
     ended_at: float  # when the last main container ended
 
@@ -88,14 +97,14 @@ class NodeAgent:
         query = {
             "labelSelector": f"{names.SIDECAR_LABEL}={names.SIDECAR_MANAGED}",
             "fieldSelector": ",".join(
-                (f"spec.nodeName={place.node}", *pods.outside(settings.protected))
+                (f"spec.nodeName={place.node}", *sidecar_pods.outside(settings.protected))
             ),
         }
         self._pods = informer.Informer(
             api,
             "/api/v1/pods",
             query,
-            pods.read,
+            sidecar_pods.read,
             self._queue.add,
             meter,
         )
@@ -233,13 +242,13 @@ class NodeAgent:
         self._tell(key, claim if claim and exit_reports.is_news(pod, policies) else None)
         pod = exit_reports.believe(pod, claim)
         if decided:
-            answer = node.check(pod, self._place.node, running, frozenset(), policies)
+            answer = node_requests.check(pod, self._place.node, running, frozenset(), policies)
             if answer.waits and self._gate.is_open:
                 replacing = self._replacing(pod, found)
                 self._gate.passed()
-                answer = node.check(pod, self._place.node, running, replacing, policies)
+                answer = node_requests.check(pod, self._place.node, running, replacing, policies)
         elif how.Method.STOP.value in self._settings.paths:
-            answer = node.foresee(pod, self._place.node, running, policies)
+            answer = node_requests.foresee(pod, self._place.node, running, policies)
         else:
             return
         ended_at = max((one.ended_at for one in running), default=0.0)
@@ -258,7 +267,9 @@ class NodeAgent:
             self._claims[key] = claim
             self._news.set()
 
-    def _replacing(self, pod: pods.Pod, seen: Sequence[cri.RuntimeContainer]) -> frozenset[str]:
+    def _replacing(
+        self, pod: sidecar_pods.Pod, seen: Sequence[cri.RuntimeContainer]
+    ) -> frozenset[str]:
         """Return the IDs of containers that kubelet is killing because their definition changed.
 
         Kubelet's event has only the container's name, and an older container of that name may

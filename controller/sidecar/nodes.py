@@ -13,7 +13,7 @@ from pyvgpu.kube import objects
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pyvgpu.controller.sidecar.settings import SidecarSettings
+    from pyvgpu.controller.sidecar.controller_settings import SidecarSettings
     from pyvgpu.kube.objects import Object
 
 Release = tuple[int, int]

@@ -10,11 +10,11 @@ import sys
 from typing import TYPE_CHECKING
 
 from pyvgpu.controller.sidecar import (
-    completion,
     exit_reports,
     how,
+    main_completion,
     nodes,
-    pods,
+    sidecar_pods,
     termination_metrics,
 )
 from pyvgpu.kube import objects
@@ -22,7 +22,7 @@ from pyvgpu.kube import objects
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pyvgpu.controller.sidecar.settings import SidecarSettings
+    from pyvgpu.controller.sidecar.controller_settings import SidecarSettings
     from pyvgpu.kube.objects import Object
 
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class Live:
     """A pod that has not ended."""
 
-    pod: pods.Pod
+    pod: sidecar_pods.Pod
     job: str  # the name of its batch Job; empty if it has none
 
 
@@ -45,8 +45,8 @@ class Over:
 
 def pod(thing: Object, settings: SidecarSettings) -> Live | Over:
     """Project a pod."""
-    read = pods.read(thing)
-    if read.phase in completion.TERMINAL:
+    read = sidecar_pods.read(thing)
+    if read.phase in main_completion.TERMINAL:
         return Over(read.uid, read.gpus, termination_metrics.measure(read, settings.policies))
     return Live(read, job_of(thing))
 
@@ -60,7 +60,7 @@ def job_of(thing: Object) -> str:
     return ""
 
 
-def job(thing: Object, live: Sequence[pods.Pod]) -> how.OwningJob:
+def job(thing: Object, live: Sequence[sidecar_pods.Pod]) -> how.OwningJob:
     """Project a Job whose unfinished pods are *live*."""
     metadata = objects.section(thing, "metadata")
     limit = objects.section(thing, "spec").get("backoffLimit")

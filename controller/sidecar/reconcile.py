@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 from pyvgpu import names
 from pyvgpu.controller.sidecar import (
     actions,
-    completion,
     how,
+    main_completion,
     mark_names,
     marking,
-    pods,
     records,
+    sidecar_pods,
     swaps,
 )
 from pyvgpu.controller.sidecar.how import Method
@@ -33,7 +33,7 @@ from pyvgpu.kube import objects
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pyvgpu.controller.sidecar.settings import SidecarSettings
+    from pyvgpu.controller.sidecar.controller_settings import SidecarSettings
     from pyvgpu.kube.objects import Operation
 
 
@@ -49,9 +49,9 @@ class DecisionMoment:
 class Case:
     """A pod whose main containers are done, with all other inputs of the decision."""
 
-    pod: pods.Pod
+    pod: sidecar_pods.Pod
     marks: marking.Marking
-    mains: completion.MainsState
+    mains: main_completion.MainsState
     record: records.PodRecord | None
     around: how.Surroundings
     moment: DecisionMoment
@@ -73,7 +73,7 @@ class Case:
 class SidecarPlan:
     """The decision about one sidecar."""
 
-    container: pods.Container
+    container: sidecar_pods.Container
     wishes: marking.SidecarOptions
     situation: how.Situation
     row: how.DecisionRow
@@ -85,11 +85,14 @@ class SidecarPlan:
 
 
 def reconcile(
-    pod: pods.Pod, around: how.Surroundings, moment: DecisionMoment, settings: SidecarSettings
+    pod: sidecar_pods.Pod,
+    around: how.Surroundings,
+    moment: DecisionMoment,
+    settings: SidecarSettings,
 ) -> actions.Decision:
     """Decide what to do about *pod* at this *moment*."""
     marks = marking.mark(pod, settings.policies)
-    mains = completion.look(pod, marks.mains)
+    mains = main_completion.look(pod, marks.mains)
     if marks.why_not or not mains.done:
         return swaps.reconcile(pod, marks, around.node) or actions.Decision(
             marks.why_not or mains.why
@@ -116,7 +119,7 @@ def reconcile(
     return _wait(case, plans, waiting)
 
 
-def _entry(case: Case, container: pods.Container) -> records.ActionRecord | None:
+def _entry(case: Case, container: sidecar_pods.Container) -> records.ActionRecord | None:
     """Return the action in progress on *container*; None if there is none."""
     if case.record and container.name in case.record.entries:
         return case.record.entries[container.name]
@@ -125,7 +128,7 @@ def _entry(case: Case, container: pods.Container) -> records.ActionRecord | None
     return None
 
 
-def _due(case: Case, container: pods.Container) -> datetime.datetime | None:
+def _due(case: Case, container: sidecar_pods.Container) -> datetime.datetime | None:
     """Return when the next path is due; None: now."""
     entry = _entry(case, container)
     if entry is None:
@@ -133,7 +136,7 @@ def _due(case: Case, container: pods.Container) -> datetime.datetime | None:
     came_back = (  # kubelet restarted it after the stop, because its exit code was not 0
         entry.path is Method.STOP
         and container.id != entry.id
-        and container.state is not pods.ContainerState.ENDED
+        and container.state is not sidecar_pods.ContainerState.ENDED
     )
     if came_back:
         return None
@@ -143,7 +146,7 @@ def _due(case: Case, container: pods.Container) -> datetime.datetime | None:
     return (case.mains.since or case.moment.now) + patience
 
 
-def _plan(case: Case, container: pods.Container) -> SidecarPlan:
+def _plan(case: Case, container: sidecar_pods.Container) -> SidecarPlan:
     wishes = case.marks.wishes[container.name]
     entry = _entry(case, container)
     situation = how.situate(case.pod, container, case.marks, case.around, case.settings)
@@ -181,7 +184,9 @@ def _begin(case: Case, plans: Sequence[SidecarPlan]) -> actions.Decision:
     )
 
 
-def _begun_event(pod: pods.Pod, step: int, begun: Mapping[str, Method]) -> actions.SidecarEvent:
+def _begun_event(
+    pod: sidecar_pods.Pod, step: int, begun: Mapping[str, Method]
+) -> actions.SidecarEvent:
     """Return the event about the paths *begun* by write *step*."""
     words = "; ".join(f"sidecar {name} {how.IN_WORDS[begun[name]]}" for name in sorted(begun))
     if step > 1:
@@ -251,12 +256,14 @@ def _operations(case: Case, plans: Sequence[SidecarPlan]) -> list[Operation]:
 
 
 def _begun(
-    pod: pods.Pod, plan: SidecarPlan, before: records.ActionRecord | None
+    pod: sidecar_pods.Pod, plan: SidecarPlan, before: records.ActionRecord | None
 ) -> records.ActionRecord:
     own = plan.wishes.grace_seconds
     return records.ActionRecord(
         path=plan.path,
-        id=plan.container.id if plan.container.state is pods.ContainerState.RUNNING else "",
+        id=plan.container.id
+        if plan.container.state is sidecar_pods.ContainerState.RUNNING
+        else "",
         grace_seconds=0 if before else pod.grace_seconds if own is None else own,
         # A stop that times out is followed by a swap, and only then KILL, so the last code is 0.
         kill=not (plan.path is Method.STOP and how.can_follow(plan.situation)),

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING
 from pyvgpu import names
 from pyvgpu.controller.sidecar import (
     actions,
-    completion,
     exit_reports,
     how,
     label_sweep,
     lease_sweep,
+    main_completion,
     marking,
     nodes,
-    pods,
     projections,
     reconcile,
+    sidecar_pods,
 )
 from pyvgpu.kube import (
     apiserver,
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
+    from pyvgpu.controller.sidecar.controller_settings import SidecarSettings
     from pyvgpu.controller.sidecar.meters import ControllerMeter
-    from pyvgpu.controller.sidecar.settings import SidecarSettings
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class Controller:
             pace=self._pace,
             gate=self._gate,
         )
-        outside = ",".join(pods.outside(settings.protected))
+        outside = ",".join(sidecar_pods.outside(settings.protected))
         self._pods = informer.Informer(
             api,
             "/api/v1/pods",
@@ -209,7 +209,7 @@ class Controller:
         for action in decision.actions:
             self._carry_out(key, pod, action)
 
-    def _carry_out(self, key: str, pod: pods.Pod, action: actions.Action) -> None:
+    def _carry_out(self, key: str, pod: sidecar_pods.Pod, action: actions.Action) -> None:
         match action:
             case actions.Patch():
                 folder = f"{_FOLDERS[action.resource]}/namespaces/{action.namespace}"
@@ -247,7 +247,7 @@ class Controller:
         self._gate.passed()
 
     def _node_of(
-        self, key: str, pod: pods.Pod, now: datetime.datetime
+        self, key: str, pod: sidecar_pods.Pod, now: datetime.datetime
     ) -> tuple[nodes.NodeState, exit_reports.ExitReport | None]:
         """Return the pod's node, and its node part's report on the pod."""
         called = f"{self._lease_folder}/{leases.NODE}{pod.node}"
@@ -258,12 +258,12 @@ class Controller:
         found = nodes.read(thing, lease.thing if lease else None, now, self._settings, age)
         return found, lease.ended.get(key) if lease and found.live else None
 
-    def _job(self, pod: pods.Pod, name: str) -> how.OwningJob | None:
+    def _job(self, pod: sidecar_pods.Pod, name: str) -> how.OwningJob | None:
         """Return the pod's Job; read from the API server only if the decision depends on it."""
         if not name or pod.restart_policy != "OnFailure":
             return None
         marks = marking.mark(pod, self._settings.policies)
-        if marks.why_not or not completion.look(pod, marks.mains).done:
+        if marks.why_not or not main_completion.look(pod, marks.mains).done:
             return None
         folder = f"{_FOLDERS['jobs']}/namespaces/{pod.namespace}/jobs"
         try:

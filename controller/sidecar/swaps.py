@@ -19,14 +19,14 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import names
-from pyvgpu.controller.sidecar import actions, completion
-from pyvgpu.controller.sidecar.pods import ContainerState
+from pyvgpu.controller.sidecar import actions, main_completion
+from pyvgpu.controller.sidecar.sidecar_pods import ContainerState
 from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyvgpu.controller.sidecar import marking, nodes, pods
+    from pyvgpu.controller.sidecar import marking, nodes, sidecar_pods
     from pyvgpu.kube.objects import Operation
 
 _NAME = re.compile("[!-~]+")  # the API server rejects blanks, registries other characters
@@ -43,7 +43,7 @@ class Image:
     pull: bool = False  # kubelet may pull it after the old container has ended
 
 
-def asked_for(pod: pods.Pod) -> frozenset[str]:
+def asked_for(pod: sidecar_pods.Pod) -> frozenset[str]:
     """Return the images of the pod's valid swap requests, and those to be restored."""
     found: set[str] = set()
     for annotation in (names.SWAP_ANNOTATION, names.SWAPPED_ANNOTATION):
@@ -54,14 +54,14 @@ def asked_for(pod: pods.Pod) -> frozenset[str]:
 
 
 def reconcile(
-    pod: pods.Pod, marks: marking.Marking, node: nodes.NodeState
+    pod: sidecar_pods.Pod, marks: marking.Marking, node: nodes.NodeState
 ) -> actions.Decision | None:
     """Decide what to swap in *pod* on *node*; None if nothing was requested."""
     if not (
         names.SWAP_ANNOTATION in pod.annotations or names.SWAPPED_ANNOTATION in pod.annotations
     ):
         return None
-    if pod.deleted or pod.static or pod.phase in completion.TERMINAL:
+    if pod.deleted or pod.static or pod.phase in main_completion.TERMINAL:
         return None
     try:
         wanted = _read(pod.annotations.get(names.SWAP_ANNOTATION))
@@ -87,7 +87,7 @@ def reconcile(
 
 
 def _keep_from(
-    pod: pods.Pod, container: pods.Container, target: Image, node: nodes.NodeState
+    pod: sidecar_pods.Pod, container: sidecar_pods.Container, target: Image, node: nodes.NodeState
 ) -> actions.Decision | None:
     """Return the decision that defers a swap while *target* may be missing on the node."""
     if (
@@ -117,8 +117,8 @@ def _keep_from(
 
 
 def _swap(
-    pod: pods.Pod,
-    marked: Mapping[str, pods.Container],
+    pod: sidecar_pods.Pod,
+    marked: Mapping[str, sidecar_pods.Container],
     wanted: Mapping[str, Image],
     kept: Mapping[str, Image],
 ) -> actions.Decision | None:
@@ -160,12 +160,12 @@ def _swap(
     )
 
 
-def _program(pod: pods.Pod, container: pods.Container) -> str | None:
+def _program(pod: sidecar_pods.Pod, container: sidecar_pods.Container) -> str | None:
     annotation = container.program_annotation
     return pod.annotations.get(annotation) if annotation else None
 
 
-def _refuse(pod: pods.Pod, why: str) -> actions.Decision:
+def _refuse(pod: sidecar_pods.Pod, why: str) -> actions.Decision:
     message = f"{names.SWAP_ANNOTATION}: {why}; " + (
         'a valid request is {"log": {"image": "shipper:2"}}'
     )

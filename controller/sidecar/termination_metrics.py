@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pyvgpu.controller.sidecar import completion, marking, records
+from pyvgpu.controller.sidecar import main_completion, marking, records
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyvgpu.controller.sidecar import pods
+    from pyvgpu.controller.sidecar import sidecar_pods
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -23,13 +23,16 @@ class TerminationMetrics:
 
 
 def measure(
-    pod: pods.Pod, policies: Sequence[marking.MarkingPolicy] = ()
+    pod: sidecar_pods.Pod, policies: Sequence[marking.MarkingPolicy] = ()
 ) -> TerminationMetrics | None:
     """Return the figures of a finished pod whose sidecars we ended; None for any other."""
-    if pod.phase not in completion.TERMINAL:
+    if pod.phase not in main_completion.TERMINAL:
         return None
     marks = marking.mark(pod, policies)
-    mains, sidecars = completion.last_end(marks.mains), completion.last_end(marks.sidecars)
+    mains, sidecars = (
+        main_completion.last_end(marks.mains),
+        main_completion.last_end(marks.sidecars),
+    )
     if marks.why_not or mains is None or sidecars is None:
         return None
     record = records.read(pod, mains.isoformat())

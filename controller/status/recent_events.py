@@ -6,7 +6,7 @@ import dataclasses
 import threading
 from typing import TYPE_CHECKING
 
-from pyvgpu.controller.scheduler.shell import pod_events
+from pyvgpu.controller.scheduler.shell import scheduling_events
 from pyvgpu.kube import informer, objects
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyvgpu.kube.objects import Object
 
 EVENTS = "/api/v1/events"
-SOURCES = ("pyvgpu", pod_events.COMPONENT)  # the agents and the scheduler
+SOURCES = ("pyvgpu", scheduling_events.COMPONENT)  # the agents and the scheduler
 MOST = 50  # events shown
 
 

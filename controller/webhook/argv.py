@@ -19,7 +19,7 @@ import re
 from typing import TYPE_CHECKING
 
 from pyvgpu import names
-from pyvgpu.controller.sidecar import pods
+from pyvgpu.controller.sidecar import sidecar_pods
 from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def move(container: Object, room_bytes: int) -> Moved:
 
 def already_moved(container: Object) -> bool:
     """Return whether argv[0] is read from one of our annotations."""
-    annotation = pods.read_container(0, container, {}, "Never").program_annotation or ""
+    annotation = sidecar_pods.read_container(0, container, {}, "Never").program_annotation or ""
     return annotation.startswith(names.START_COMMAND_ANNOTATION + ".")
 
 
@@ -143,7 +143,9 @@ class _Mover:
         self._key = hashlib.sha256(name.encode()).hexdigest()[:32]
         self._prefix = prefix
         # Annotations of an earlier move may still be in use by a webhook that wrapped the program.
-        self._taken = {pods.annotation_of(one) for one in objects.entries(container, "env")}
+        self._taken = {
+            sidecar_pods.annotation_of(one) for one in objects.entries(container, "env")
+        }
         self._number = 0
         self.variables: list[Object] = []
         self.annotations: dict[str, str] = {}
@@ -207,7 +209,7 @@ def _whole_program(element: str, container: Object) -> str | None:
 
     References to literal variables of the container are resolved.
     """
-    environment = pods.environment_of(objects.entries(container, "env"))
+    environment = sidecar_pods.environment_of(objects.entries(container, "env"))
     text = ""
     for token in parse(element):
         if isinstance(token, Literal):

@@ -28,7 +28,7 @@ from pyvgpu.kube import objects
 if TYPE_CHECKING:
     from collections.abc import Container
 
-    from pyvgpu.allocator import facts
+    from pyvgpu.allocator import datatypes
     from pyvgpu.controller.webhook import drafts
     from pyvgpu.kube.objects import Object
 
@@ -247,7 +247,7 @@ def _read(container: Object) -> _HamiRequest:
     )
 
 
-def _units(asked: _HamiRequest, memory: defaults.Memory, selector: facts.Selector) -> int:
+def _units(asked: _HamiRequest, memory: defaults.Memory, selector: datatypes.Selector) -> int:
     """Return the memory on each device, in units."""
     if asked.mebibytes:
         return -(-asked.mebibytes * _MEBIBYTE // memory.unit)
@@ -261,7 +261,7 @@ def _units(asked: _HamiRequest, memory: defaults.Memory, selector: facts.Selecto
     return memory.part(percent, selector) or 1
 
 
-def _time_for(units: int, memory: defaults.Memory, selector: facts.Selector) -> int:
+def _time_for(units: int, memory: defaults.Memory, selector: datatypes.Selector) -> int:
     """Return the vcore for *units* of memory: the same ratio of the smallest device."""
     device = defaults.smallest(memory.devices, selector)
     if device is None:

@@ -13,7 +13,7 @@ from pyvgpu.kube import objects
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from pyvgpu.allocator import facts
+    from pyvgpu.allocator import datatypes
     from pyvgpu.controller.webhook import drafts
     from pyvgpu.kube.objects import Object
 
@@ -26,10 +26,10 @@ class Memory:
     """Inputs for the default memory of a share."""
 
     unit: int  # bytes of one vmemory
-    devices: Sequence[facts.NodeDevice] = ()  # one of each known kind
+    devices: Sequence[datatypes.NodeDevice] = ()  # one of each known kind
     fallback: int = 0  # bytes while no device is known; 0: no default
 
-    def part(self, percent: int, selector: facts.Selector) -> int | None:
+    def part(self, percent: int, selector: datatypes.Selector) -> int | None:
         """Return *percent* of the smallest device that *selector* allows, in units.
 
         None without known devices and fallback.
@@ -42,15 +42,15 @@ class Memory:
 
 
 def smallest(
-    devices: Iterable[facts.NodeDevice], selector: facts.Selector
-) -> facts.NodeDevice | None:
+    devices: Iterable[datatypes.NodeDevice], selector: datatypes.Selector
+) -> datatypes.NodeDevice | None:
     """Return the device with the least memory that *selector* allows."""
     return min(allowed(devices, selector), key=lambda device: device.memory_bytes, default=None)
 
 
 def allowed(
-    devices: Iterable[facts.NodeDevice], selector: facts.Selector
-) -> list[facts.NodeDevice]:
+    devices: Iterable[datatypes.NodeDevice], selector: datatypes.Selector
+) -> list[datatypes.NodeDevice]:
     """Return the kinds that *selector* allows; UUIDs and NUMA nodes do not restrict kinds."""
     nothing: frozenset[str] = frozenset()
     plain = dataclasses.replace(selector, uuids=nothing, not_uuids=nothing, numa=None)

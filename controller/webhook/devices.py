@@ -13,7 +13,7 @@ from pyvgpu import errors, quantity
 from pyvgpu.allocator import amounts, elastic
 from pyvgpu.controller.scheduler import pod_request
 from pyvgpu.controller.webhook import (
-    claims,
+    claim_conversion,
     confines,
     conversions,
     defaults,
@@ -27,13 +27,13 @@ from pyvgpu.kube import objects
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pyvgpu.allocator import facts
+    from pyvgpu.allocator import datatypes
     from pyvgpu.kube.objects import Object
 
-    Devices = Callable[[], Sequence[facts.NodeDevice]]  # returns one device of each known kind
+    Devices = Callable[[], Sequence[datatypes.NodeDevice]]  # returns one device of each known kind
     # Creates claim templates in a namespace; True: dry run. UnavailableError if they cannot be
     # created now, PermissionDeniedError if never.
-    Ensure = Callable[[str, claims.Specs, bool], None]
+    Ensure = Callable[[str, claim_conversion.Specs, bool], None]
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ def validation(rules: Rules, devices: Devices) -> review.Mutation:
             return review.Review()
         pod = dict(request.thing)
         asked = pod_request.read(pod, unit=rules.unit)
-        if asked is None and not claims.has_any(pod):
+        if asked is None and not claim_conversion.has_any(pod):
             return review.Review()
         # Static pods, which a node's administrator defines by files, are not refused.
         why = asked.trouble if asked else ""
@@ -109,7 +109,7 @@ def ephemeral(rules: Rules) -> review.Mutation:
         if (request.resource, request.operation) != _DEBUGGED:
             return review.Review()
         asked = pod_request.read(request.thing, unit=rules.unit)
-        if asked is None and not claims.has_any(request.thing):
+        if asked is None and not claim_conversion.has_any(request.thing):
             return review.Review()
         pod = _with_news_alone(request)
         allowed = rules.confines
@@ -129,20 +129,22 @@ def _complete(draft: drafts.Draft, rules: Rules, memory: defaults.Memory) -> Non
         defaults.fill(draft, memory)
 
 
-def _claim(draft: drafts.Draft, request: review.Request, rules: Rules) -> claims.Rewritten:
+def _claim(
+    draft: drafts.Draft, request: review.Request, rules: Rules
+) -> claim_conversion.Rewritten:
     """Give the pod claims if its namespace uses them, else a scheduler that knows devices.
 
     A pod that validation will refuse is left unchanged, so that its user sees the reason.
     """
     asked = pod_request.read(draft.document, unit=rules.unit)
     if asked is None:
-        return claims.Rewritten()
-    if not claims.wanted_in(request.namespace, rules.claims) or request.by_a_node:
+        return claim_conversion.Rewritten()
+    if not claim_conversion.wanted_in(request.namespace, rules.claims) or request.by_a_node:
         defaults.schedule(draft, rules.schedulers)
-        return claims.Rewritten()
+        return claim_conversion.Rewritten()
     if asked.trouble or _why_confined(draft.document, request.namespace, asked, rules):
-        return claims.Rewritten()
-    return claims.rewrite(draft, asked, rules.unit)
+        return claim_conversion.Rewritten()
+    return claim_conversion.rewrite(draft, asked, rules.unit)
 
 
 def _why_not(request: review.Request, asked: pod_request.PodRequest | None, rules: Rules) -> str:
@@ -194,14 +196,14 @@ def _why_not_shared(annotations: Object) -> str:
 
 def _needs(
     asked: pod_request.PodRequest, rules: Rules
-) -> tuple[tuple[str, facts.ContainerNeed], ...]:
+) -> tuple[tuple[str, datatypes.ContainerNeed], ...]:
     found = pod_request.pod_of(asked.shape, rules.unit)
     needs = (container.need for container in found.containers)
     return tuple(zip(asked.names, needs, strict=True))
 
 
 def _has_share(pod: Object, asked: pod_request.PodRequest | None, rules: Rules) -> bool:
-    if claims.has_share(pod):
+    if claim_conversion.has_share(pod):
         return True
     if asked is None or asked.trouble:
         return False
@@ -209,7 +211,7 @@ def _has_share(pod: Object, asked: pod_request.PodRequest | None, rules: Rules) 
 
 
 def _too_large(
-    asked: pod_request.PodRequest, rules: Rules, devices: Sequence[facts.NodeDevice]
+    asked: pod_request.PodRequest, rules: Rules, devices: Sequence[datatypes.NodeDevice]
 ) -> tuple[str, ...]:
     """Warn of requests larger than any known device; a new node may bring a larger one."""
     if not devices:

@@ -16,7 +16,7 @@ from pyvgpu.kube import objects
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pyvgpu.controller.sidecar import marking, pods
+    from pyvgpu.controller.sidecar import marking, sidecar_pods
     from pyvgpu.controller.sidecar.nodes import Release
     from pyvgpu.controller.webhook import drafts
     from pyvgpu.kube.objects import Object
@@ -28,7 +28,7 @@ SINCE = (1, 29)  # enabled by default; an older kubelet restarts it for ever
 class NativeSidecars:
     """The sidecars to move, in start order; and why others stay."""
 
-    moves: tuple[pods.Container, ...]
+    moves: tuple[sidecar_pods.Container, ...]
     why_not: Mapping[str, str]
 
 
@@ -47,7 +47,7 @@ def plan(pod: Object, marks: marking.Marking, oldest: Release | None) -> NativeS
     return NativeSidecars(tuple(moves), {name: why for name, why in why_not.items() if why})
 
 
-def move(draft: drafts.Draft, moves: Sequence[pods.Container]) -> None:
+def move(draft: drafts.Draft, moves: Sequence[sidecar_pods.Container]) -> None:
     """Append the sidecars to the init containers."""
     specs = list(objects.entries(objects.section(draft.document, "spec"), "containers"))
     for entry in moves:

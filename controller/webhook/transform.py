@@ -14,8 +14,8 @@ import fnmatch
 from typing import TYPE_CHECKING
 
 from pyvgpu import names
-from pyvgpu.controller.sidecar import how, mark_names, marking, pods
-from pyvgpu.controller.sidecar.settings import SidecarSettings
+from pyvgpu.controller.sidecar import how, mark_names, marking, sidecar_pods
+from pyvgpu.controller.sidecar.controller_settings import SidecarSettings
 from pyvgpu.controller.webhook import argv, drafts, launch, native
 from pyvgpu.kube import objects
 
@@ -68,7 +68,7 @@ class Transformed:
 
 def transform(pod: Object, namespace: str, admission: Admission) -> Transformed:
     """Transform a pod that is being created in *namespace*; it may have no name yet."""
-    read = dataclasses.replace(pods.read(pod), namespace=namespace)
+    read = dataclasses.replace(sidecar_pods.read(pod), namespace=namespace)
     marks = marking.mark(read, admission.settings.policies)
     draft = drafts.Draft(pod)
     for key in OURS_ALONE:
@@ -88,7 +88,11 @@ class _Transformation:
     """The transformation of one pod."""
 
     def __init__(
-        self, draft: drafts.Draft, read: pods.Pod, marks: marking.Marking, admission: Admission
+        self,
+        draft: drafts.Draft,
+        read: sidecar_pods.Pod,
+        marks: marking.Marking,
+        admission: Admission,
     ) -> None:
         self._draft = draft
         self._specs = draft.document["spec"]["containers"]
@@ -116,7 +120,7 @@ class _Transformation:
         native.move(self._draft, moves)
         return Transformed(tuple(self._draft.operations), tuple(self._warnings))
 
-    def _plan_native(self) -> Sequence[pods.Container]:
+    def _plan_native(self) -> Sequence[sidecar_pods.Container]:
         wanted = self._admission.native_namespaces
         if not any(fnmatch.fnmatchcase(self._read.namespace, pattern) for pattern in wanted):
             return ()
@@ -132,7 +136,7 @@ class _Transformation:
         ]
         return plan.moves
 
-    def _is_launched(self, entry: pods.Container) -> bool:
+    def _is_launched(self, entry: sidecar_pods.Container) -> bool:
         expands = not self._surely_virtual
         return (
             self._admission.virtual_expansion is Expansion.LAUNCHER
@@ -143,7 +147,7 @@ class _Transformation:
             and launch.is_free(self._draft.document)
         )
 
-    def _move(self, entry: pods.Container) -> None:
+    def _move(self, entry: sidecar_pods.Container) -> None:
         """Move its argv into annotations, if the node will expand the references."""
         virtual = self._surely_virtual or self._maybe_virtual
         if not entry.command or entry.command[0] == names.LAUNCH_PROGRAM:
@@ -165,7 +169,7 @@ class _Transformation:
             self._draft.put(list(moved.args), *path, "args")
         self._put_variables(entry, moved.variables)
 
-    def _launch(self, entries: Sequence[pods.Container]) -> None:
+    def _launch(self, entries: Sequence[sidecar_pods.Container]) -> None:
         fitting = []
         for entry in entries:
             key, value = launch.annotation(self._specs[entry.index])
@@ -179,7 +183,7 @@ class _Transformation:
             image = self._admission.settings.fast_exit.image
             launch.start(self._draft, fitting, image)
 
-    def _tell_provider(self, entry: pods.Container) -> None:
+    def _tell_provider(self, entry: sidecar_pods.Container) -> None:
         if how.has_provider_switch(self._read, entry):
             return
         if self._admission.virtual_provider is Provider.ECI:
@@ -202,12 +206,12 @@ class _Transformation:
             self._room -= len(f",{entry.name}") if listed else objects.annotation_bytes(change)
             self._draft.set_entries(change, "metadata", "annotations")
 
-    def _put_variables(self, entry: pods.Container, variables: Sequence[Object]) -> None:
+    def _put_variables(self, entry: sidecar_pods.Container, variables: Sequence[Object]) -> None:
         """Insert *variables* before the container's own, whose values may refer to them."""
         for place, variable in enumerate(variables):
             self._draft.insert(variable, place, "spec", "containers", entry.index, "env")
 
-    def _warn_of(self, entry: pods.Container, why: str) -> None:
+    def _warn_of(self, entry: sidecar_pods.Container, why: str) -> None:
         if how.is_swappable(entry, self._admission.settings):
             return  # started by a path that the fast-exit image has, too
         self._warnings.append(

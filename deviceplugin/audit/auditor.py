@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import pynvml
 
 from pyvgpu import device, errors, names, nvml, quantity, quota, region
-from pyvgpu.deviceplugin import settings
+from pyvgpu.deviceplugin import agent_settings
 from pyvgpu.deviceplugin.audit import corrections, device_time, quota_audit
 from pyvgpu.deviceplugin.containers import process_owner
 from pyvgpu.deviceplugin.grants import events
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
     from pathlib import Path
 
-    from pyvgpu.allocator import facts
+    from pyvgpu.allocator import datatypes
     from pyvgpu.deviceplugin.containers.store import GrantStore
     from pyvgpu.deviceplugin.grants import Grant
 
@@ -47,7 +47,7 @@ _FRESH_SECONDS = 2.0  # an older sample of device time is stale
 class Means:
     """The auditor's actions and callbacks."""
 
-    action: settings.AuditAction = settings.AuditAction.REPORT
+    action: agent_settings.AuditAction = agent_settings.AuditAction.REPORT
     tell: Callable[[events.GrantEvent], None] = lambda _: None
     ended: Callable[[], None] = lambda: None  # called for each process that was killed
     # Called in an NVML session with all grants of shares, and the processes of each.
@@ -184,7 +184,7 @@ class Auditor:
             if finding.key not in known:
                 log.warning("found that %s", finding.text)
                 self._tell(finding, grants)
-        if self._means.action is settings.AuditAction.KILL:
+        if self._means.action is agent_settings.AuditAction.KILL:
             self._ended &= {pid for by_pid in seen.held.values() for pid in by_pid}
             for finding, pid in quota_audit.doomed(wrong, seen, grants):
                 if pid not in self._ended:
@@ -299,7 +299,7 @@ class Auditor:
             return {pid for pid in pids if relatives.may_have_slot(pid, slots)}
 
 
-def _most_percent(grant: Grant, share: facts.NodeShare) -> int:
+def _most_percent(grant: Grant, share: datatypes.NodeShare) -> int:
     """Return the percentage of a device's time that a container may use at most."""
     if grant.policy is quota.TimePolicy.ELASTIC:
         return grant.ceiling or quantity.WHOLE_DEVICE

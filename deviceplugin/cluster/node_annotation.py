@@ -19,7 +19,7 @@ from pyvgpu.kube import apiserver
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from pyvgpu.allocator import facts
+    from pyvgpu.allocator import datatypes
     from pyvgpu.deviceplugin.cluster import own_node
     from pyvgpu.deviceplugin.grants import Grant
 
@@ -32,19 +32,19 @@ PATIENCE_SECONDS = 1.0  # how long the start of a container waits for the write
 
 def text_of(
     unit: int,
-    devices: Iterable[facts.NodeDevice],
+    devices: Iterable[datatypes.NodeDevice],
     minors: Mapping[str, int],
     grants: Iterable[Grant],
 ) -> str:
     """Return the annotation: the devices, and the pods that the agent itself placed on them."""
-    placed: dict[str, dict[str, tuple[facts.NodeShare, ...]]] = {}
+    placed: dict[str, dict[str, tuple[datatypes.NodeShare, ...]]] = {}
     for grant in grants:
         if grant.owner is not None and not grant.chosen:
             placed.setdefault(grant.owner.uid, {})[grant.owner.container] = _promised(grant, unit)
     return notes.publish(notes.Published(unit, tuple(devices), minors, placed))
 
 
-def _promised(grant: Grant, unit: int) -> tuple[facts.NodeShare, ...]:
+def _promised(grant: Grant, unit: int) -> tuple[datatypes.NodeShare, ...]:
     """Return a grant's original shares, even where an administrator has lowered them since."""
     if grant.whole:
         return grant.shares

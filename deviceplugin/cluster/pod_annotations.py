@@ -13,7 +13,7 @@ from pyvgpu.deviceplugin.grants import events, resize
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyvgpu.deviceplugin.cluster import pods
+    from pyvgpu.deviceplugin.cluster import node_pods
     from pyvgpu.deviceplugin.grants import Grant
     from pyvgpu.deviceplugin.grants.manager import GrantManager
 
@@ -27,7 +27,7 @@ class PodAnnotations:
 
     def __init__(
         self,
-        known: pods.Pods,
+        known: node_pods.Pods,
         grant_manager: GrantManager,
         tell: Callable[[events.GrantEvent], None],
     ) -> None:

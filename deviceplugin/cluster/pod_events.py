@@ -19,7 +19,7 @@ from pyvgpu.kube import event_recorder
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyvgpu.deviceplugin.cluster import pods
+    from pyvgpu.deviceplugin.cluster import node_pods
     from pyvgpu.deviceplugin.grants.events import GrantEvent, Reason
 
 LIMITS = event_recorder.EventLimits(least_seconds=10.0, repeat_seconds=600.0)
@@ -33,7 +33,7 @@ class PodEvents:
 
     def __init__(
         self,
-        known: pods.Pods,
+        known: node_pods.Pods,
         node: str,
         done: Callable[[str, GrantEvent], None] = lambda *_: None,
         limits: event_recorder.EventLimits = LIMITS,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from pyvgpu.deviceplugin.cluster import pods
+    from pyvgpu.deviceplugin.cluster import node_pods
 
 
 log = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ class Keys:
         return ""
 
 
-def pod_of(known: pods.Pods, pod: pod_identity.KnownPod) -> dict[str, Any]:
+def pod_of(known: node_pods.Pods, pod: pod_identity.KnownPod) -> dict[str, Any]:
     """Return a pod as the API server has it; WaitsError if the API server is unavailable.
 
     RefusedError, not final, if it has no such pod.
@@ -119,7 +119,7 @@ def wanted_of(pod: Mapping[str, Any]) -> device_selector.DeviceSelector:
 class Wished:
     """Reads the user's device selection of a pod, whose devices the agent chooses."""
 
-    def __init__(self, known: pods.Pods) -> None:
+    def __init__(self, known: node_pods.Pods) -> None:
         self._known = known
 
     def choose(self, pod: pod_identity.KnownPod) -> placement.Chosen:
@@ -136,7 +136,9 @@ class Wished:
 class Sealed:
     """Reads the choice that the scheduler extender has sealed; a pod without one is refused."""
 
-    def __init__(self, known: pods.Pods, node: str, keys: Callable[[], tuple[bytes, ...]]) -> None:
+    def __init__(
+        self, known: node_pods.Pods, node: str, keys: Callable[[], tuple[bytes, ...]]
+    ) -> None:
         self._known = known
         self._node = node
         self._keys = keys

@@ -6,18 +6,18 @@ import logging
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, names, quantity
-from pyvgpu.allocator import facts
+from pyvgpu.allocator import datatypes
 from pyvgpu.deviceplugin.containers import cdi_edits, driver_limits, usage_file_guard
-from pyvgpu.deviceplugin.kubelet import messages
+from pyvgpu.deviceplugin.kubelet import plugin_messages
 from pyvgpu.volumes import cdi
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pyvgpu import device
+    from pyvgpu.deviceplugin.agent_settings import AgentSettings
     from pyvgpu.deviceplugin.containers.store import GrantStore
     from pyvgpu.deviceplugin.grants import Grant
-    from pyvgpu.deviceplugin.settings import AgentSettings
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class GrantBackend:
         self.guard = usage_file_guard.Guard(made)
         self.driver: cdi_edits.NodeDriver | None = None
 
-    def answer(self, grant_id: str, vcore: int) -> messages.AllocateResponse:
+    def answer(self, grant_id: str, vcore: int) -> plugin_messages.AllocateResponse:
         """Return Allocate's answer: a CDI device that has no specification yet.
 
         Without CDI the answer is all that a container ever gets: the grant's own folder, without a
@@ -42,7 +42,7 @@ class GrantBackend:
         """
         annotations = {names.GRANT_KIND: grant_id}
         if self._cdi:
-            return messages.AllocateResponse(
+            return plugin_messages.AllocateResponse(
                 annotations, (f"{names.GRANT_KIND}={grant_id}",), _NO_OTHERS
             )
         if vcore >= quantity.WHOLE_DEVICE:
@@ -52,11 +52,13 @@ class GrantBackend:
             )
         driver = self._driver()
         mounts, nodes = cdi_edits.unbound(self.store.prepare(grant_id), driver)
-        return messages.AllocateResponse(
+        return plugin_messages.AllocateResponse(
             annotations,
             variables={**driver.environment, **_NO_OTHERS},
             mounts=tuple(
-                messages.Mount(mount["containerPath"], mount["hostPath"], "ro" in mount["options"])
+                plugin_messages.Mount(
+                    mount["containerPath"], mount["hostPath"], "ro" in mount["options"]
+                )
                 for mount in mounts
             ),
             nodes=tuple((f"/dev/{node.name}", str(driver.dev / node.name)) for node in nodes),
@@ -75,12 +77,12 @@ class GrantBackend:
             raise errors.UnavailableError("the node has no driver at present")
         return self.driver
 
-    def recall(self, grant_id: str) -> tuple[facts.NodeShare, ...]:
+    def recall(self, grant_id: str) -> tuple[datatypes.NodeShare, ...]:
         """Return the shares in the files of a grant that is not in the checkpoint."""
         limits = self.store.limits(grant_id)
         if limits:
             return tuple(
-                facts.NodeShare(limit.uuid, limit.vcore, limit.vmemory) for limit in limits
+                datatypes.NodeShare(limit.uuid, limit.vcore, limit.vmemory) for limit in limits
             )
         if self.driver is None:
             return ()
@@ -92,7 +94,9 @@ class GrantBackend:
             if {node.name, *(cap.name for cap in self.driver.capabilities.get(uuid, ()))} <= given
         ]
         return tuple(
-            facts.NodeShare(uuid, quantity.WHOLE_DEVICE, self.driver.devices[uuid].memory_bytes)
+            datatypes.NodeShare(
+                uuid, quantity.WHOLE_DEVICE, self.driver.devices[uuid].memory_bytes
+            )
             for uuid in found
         )
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ctypes import c_void_p
     from pathlib import Path
 
-    from pyvgpu.deviceplugin.settings import HealthRules
+    from pyvgpu.deviceplugin.agent_settings import HealthRules
 
     Tell = Callable[[Mapping[str, str]], None]  # by UUID: why unhealthy; empty: healthy
 

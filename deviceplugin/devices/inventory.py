@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pynvml
 
 from pyvgpu import share
-from pyvgpu.allocator import facts
+from pyvgpu.allocator import datatypes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from pyvgpu.volumes import cdi
 
 _PATHS = {
-    pynvml.NVML_TOPOLOGY_INTERNAL: facts.LinkPath.SWITCH,
-    pynvml.NVML_TOPOLOGY_SINGLE: facts.LinkPath.SWITCH,
-    pynvml.NVML_TOPOLOGY_MULTIPLE: facts.LinkPath.BRIDGE,
-    pynvml.NVML_TOPOLOGY_HOSTBRIDGE: facts.LinkPath.BRIDGE,
-    pynvml.NVML_TOPOLOGY_NODE: facts.LinkPath.NUMA,
-    pynvml.NVML_TOPOLOGY_SYSTEM: facts.LinkPath.SYSTEM,
+    pynvml.NVML_TOPOLOGY_INTERNAL: datatypes.LinkPath.SWITCH,
+    pynvml.NVML_TOPOLOGY_SINGLE: datatypes.LinkPath.SWITCH,
+    pynvml.NVML_TOPOLOGY_MULTIPLE: datatypes.LinkPath.BRIDGE,
+    pynvml.NVML_TOPOLOGY_HOSTBRIDGE: datatypes.LinkPath.BRIDGE,
+    pynvml.NVML_TOPOLOGY_NODE: datatypes.LinkPath.NUMA,
+    pynvml.NVML_TOPOLOGY_SYSTEM: datatypes.LinkPath.SYSTEM,
 }
 _NUMA_WORDS = 16  # of 64 nodes each
 
@@ -49,16 +49,16 @@ class InventoryDevice:
     device: device.Device
     minor: int | None  # of its node in /dev; None: not reported
     numa: int | None
-    links: Mapping[str, facts.DeviceLink]  # by UUID of the other
+    links: Mapping[str, datatypes.DeviceLink]  # by UUID of the other
     compute_class: str = ""
     compute_capability: str = ""  # such as 9.0; empty: not reported
     pcie_root: str = ""  # its host bridge, such as pci0000:00; empty: not known
 
     def fact(
         self, unhealthy: str = "", *, cordoned: bool = False, allocated_by: str = ""
-    ) -> facts.NodeDevice:
+    ) -> datatypes.NodeDevice:
         """Return the device in the allocator's form."""
-        return facts.NodeDevice(
+        return datatypes.NodeDevice(
             uuid=self.device.uuid,
             index=self.device.index,
             memory_bytes=max(self.device.memory_bytes, 1),  # schedulers refuse one of 0 bytes
@@ -102,7 +102,7 @@ def look(
             _minor(handles.get(one.uuid)),
             _numa(handles.get(one.uuid)),
             {
-                other: facts.DeviceLink(
+                other: datatypes.DeviceLink(
                     _path(handles[one.uuid], handles[other]),
                     nvlinks_between(ends[one.uuid], ends[other]),
                 )
@@ -196,11 +196,11 @@ def _numa(handle: c_void_p | None) -> int | None:
     return mask.bit_length() - 1 if mask.bit_count() == 1 else None
 
 
-def _path(one: c_void_p, other: c_void_p) -> facts.LinkPath:
+def _path(one: c_void_p, other: c_void_p) -> datatypes.LinkPath:
     with contextlib.suppress(pynvml.NVMLError):
         level = pynvml.nvmlDeviceGetTopologyCommonAncestor(one, other)
-        return _PATHS.get(level, facts.LinkPath.SYSTEM)
-    return facts.LinkPath.SYSTEM
+        return _PATHS.get(level, datatypes.LinkPath.SYSTEM)
+    return datatypes.LinkPath.SYSTEM
 
 
 def _ends(handle: c_void_p) -> Ends:

@@ -25,12 +25,12 @@ from pyvgpu.volumes import node_mirror, tree_users
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pyvgpu.allocator import facts
+    from pyvgpu.allocator import datatypes
+    from pyvgpu.deviceplugin.agent_settings import AgentSettings
     from pyvgpu.deviceplugin.containers.backend import GrantBackend
     from pyvgpu.deviceplugin.devices import allocation_moves
-    from pyvgpu.deviceplugin.devices.cordon import Cordons
+    from pyvgpu.deviceplugin.devices.cordoned_devices import Cordons
     from pyvgpu.deviceplugin.grants import Grant, manager
-    from pyvgpu.deviceplugin.settings import AgentSettings
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class ForClaims:
     """The node's devices, as a ResourceSlice shows them."""
 
     seen: tuple[inventory.InventoryDevice, ...]  # all of the node's
-    devices: tuple[facts.NodeDevice, ...]  # those that ResourceClaims may get
+    devices: tuple[datatypes.NodeDevice, ...]  # those that ResourceClaims may get
     driver: inventory.DriverVersions
 
 

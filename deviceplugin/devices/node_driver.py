@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import pynvml
 
 from pyvgpu import device, errors, names, nvml
+from pyvgpu.deviceplugin.agent_settings import Profile
 from pyvgpu.deviceplugin.containers import cdi_edits
 from pyvgpu.deviceplugin.devices import inventory
-from pyvgpu.deviceplugin.settings import Profile
 from pyvgpu.machine import memory_limit
 from pyvgpu.run import context_overhead
 from pyvgpu.simulation import simulator
@@ -26,7 +26,7 @@ from pyvgpu.volumes import capabilities, cdi, find, installation, manifest, mirr
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from pyvgpu.deviceplugin.settings import AgentSettings
+    from pyvgpu.deviceplugin.agent_settings import AgentSettings
 
 log = logging.getLogger(__name__)
 

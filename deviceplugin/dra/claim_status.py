@@ -13,14 +13,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import names, quantity
-from pyvgpu.deviceplugin.dra import slices
+from pyvgpu.deviceplugin.dra import resource_slices
 from pyvgpu.deviceplugin.grants import holdings
 from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pyvgpu.allocator import facts
+    from pyvgpu.allocator import datatypes
     from pyvgpu.deviceplugin.grants import Grant, GrantClaim
     from pyvgpu.deviceplugin.grants.manager import GrantManager
 
@@ -30,18 +30,18 @@ GONE_SECONDS = 300.0  # between two looks; a claim missing in both is deleted
 AGAIN_SECONDS = 5.0  # before a failed write is retried
 CALM_SECONDS = 1.0  # debounce before a write: the claim's pod is just starting
 APPLY = "application/apply-patch+yaml"
-_CLAIMS = f"/apis/{slices.GROUP}"
+_CLAIMS = f"/apis/{resource_slices.GROUP}"
 
 
 def devices_of(
-    own: Iterable[Grant], node: str, devices: Iterable[facts.NodeDevice]
+    own: Iterable[Grant], node: str, devices: Iterable[datatypes.NodeDevice]
 ) -> list[dict[str, Any]]:
     """Return the entries of a claim's status for the devices of its grants."""
-    known = {slices.device_name(device.uuid): device for device in devices}
+    known = {resource_slices.device_name(device.uuid): device for device in devices}
     found = []
     for grant in own:
         unhealthy = holdings.unhealthy(grant, known.values())
-        shares = {slices.device_name(given.uuid): given for given in grant.shares}
+        shares = {resource_slices.device_name(given.uuid): given for given in grant.shares}
         for result in grant.claim.results if grant.claim else ():
             share = shares[result.device]
             one: dict[str, Any] = {
@@ -146,7 +146,7 @@ class Statuses:
             for device in devices
         ]
         body = {
-            "apiVersion": slices.GROUP,
+            "apiVersion": resource_slices.GROUP,
             "kind": "ResourceClaim",
             "metadata": {"name": claim.name, "namespace": claim.namespace, "uid": claim.uid},
             "status": {"devices": dated},
@@ -212,7 +212,7 @@ def held_by_claims(
     return {
         device.uuid
         for device in grant_manager.devices
-        if slices.device_name(device.uuid) in names_of
+        if resource_slices.device_name(device.uuid) in names_of
     } | {
         share.uuid
         for grant in grant_manager.known.values()

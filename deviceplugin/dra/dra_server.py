@@ -21,7 +21,7 @@ from pyvgpu._api import (
     plugin_registration_pb2_grpc,
 )
 from pyvgpu.deviceplugin import grpc_socket
-from pyvgpu.deviceplugin.dra import claims
+from pyvgpu.deviceplugin.dra import claim_grants
 from pyvgpu.deviceplugin.kubelet import call_timing
 from pyvgpu.deviceplugin.subscribers import Subscribers
 
@@ -230,12 +230,12 @@ class _Driver(dra_pb2_grpc.DRAPluginServicer):
         return answer
 
 
-def _named(asked: Sequence[dra_pb2.Claim]) -> list[claims.Named]:
-    return [claims.Named(claim.namespace, claim.uid, claim.name) for claim in asked]
+def _named(asked: Sequence[dra_pb2.Claim]) -> list[claim_grants.Named]:
+    return [claim_grants.Named(claim.namespace, claim.uid, claim.name) for claim in asked]
 
 
 def _prepared(
-    found: Sequence[claims.Prepared] | str,
+    found: Sequence[claim_grants.Prepared] | str,
 ) -> dra_pb2.NodePrepareResourceResponse:
     """Return the response for a claim: its devices, or the error."""
     if isinstance(found, str):

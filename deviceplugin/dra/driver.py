@@ -17,13 +17,14 @@ from pyvgpu.deviceplugin.dra import (
     claim_status,
     dra_server,
     prepare,
+    resource_slices,
     slice_publisher,
-    slices,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pyvgpu.deviceplugin.agent_settings import AgentSettings
     from pyvgpu.deviceplugin.cluster import own_node
     from pyvgpu.deviceplugin.components import Parts
     from pyvgpu.deviceplugin.containers.backend import GrantBackend
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from pyvgpu.deviceplugin.devices.node_devices import Devices
     from pyvgpu.deviceplugin.grants.manager import GrantManager
     from pyvgpu.deviceplugin.kubelet import call_timing
-    from pyvgpu.deviceplugin.settings import AgentSettings
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,11 +82,11 @@ def add(
         settings.registry, settings.drivers, prepare.Preparer(grant_manager, means), health, count
     )
 
-    def devices(able: slices.Able) -> list[dict[str, Any]] | None:
+    def devices(able: resource_slices.Able) -> list[dict[str, Any]] | None:
         shown = node.devices.for_claims
         if shown is None:
             return None
-        return slices.devices_of(shown.seen, shown.devices, shown.driver, able)
+        return resource_slices.devices_of(shown.seen, shown.devices, shown.driver, able)
 
     publisher = slice_publisher.SlicePublisher(own, devices, lambda: sockets.met)
     sockets.registered.add(publisher.changed)
@@ -101,7 +101,7 @@ def add(
         last = known
         health.set(
             {
-                slices.device_name(device.uuid): device.unhealthy
+                resource_slices.device_name(device.uuid): device.unhealthy
                 for device in known
                 if gates.gives(device.uuid)
             }

@@ -14,15 +14,15 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors, names
-from pyvgpu.deviceplugin.dra import claims, slices
+from pyvgpu.deviceplugin.dra import claim_grants, resource_slices
 from pyvgpu.deviceplugin.grants.placement import RefusedError
 from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pyvgpu.allocator import facts
-    from pyvgpu.deviceplugin.dra.claims import Named, Prepared
+    from pyvgpu.allocator import datatypes
+    from pyvgpu.deviceplugin.dra.claim_grants import Named, Prepared
     from pyvgpu.deviceplugin.grants import Grant
     from pyvgpu.deviceplugin.grants.manager import GrantManager
 
@@ -98,18 +98,20 @@ class Preparer:
         if any(_is_of(live, one) for live in self._grant_manager.known.values()):
             claim, used = None, frozenset[str]()
         else:
-            claim = claims.read(self._read("resourceclaims", one, _CLAIMS), one, self._means.node)
+            claim = claim_grants.read(
+                self._read("resourceclaims", one, _CLAIMS), one, self._means.node
+            )
             used = self._used(claim, together)
             if admin := self._admitted(claim, used):
                 return admin
         own: list[Grant] = []
 
-        def choose(node: facts.NodeDevices, known: Mapping[str, Grant]) -> Sequence[Grant]:
+        def choose(node: datatypes.NodeDevices, known: Mapping[str, Grant]) -> Sequence[Grant]:
             own[:] = [grant for grant in known.values() if _is_of(grant, one)]
             if not own and claim is not None:  # else a concurrent call has prepared it
                 means = self._means
-                around = claims.ClaimContext(node, means.gives, time.time())
-                own[:] = claims.grants_of(claim, used, around)
+                around = claim_grants.ClaimContext(node, means.gives, time.time())
+                own[:] = claim_grants.grants_of(claim, used, around)
             return own
 
         self._grant_manager.give(choose)
@@ -127,28 +129,31 @@ class Preparer:
             cdi = () if result.request in said else (f"{names.GRANT_KIND}={grant.id}",)
             said.add(result.request)
             found.append(
-                claims.Prepared(
+                claim_grants.Prepared(
                     result.request, self._means.node, result.device, cdi, result.share_id
                 )
             )
         return found
 
-    def _used(self, claim: claims.Allocated, together: tuple[str, ...]) -> frozenset[str]:
+    def _used(self, claim: claim_grants.Allocated, together: tuple[str, ...]) -> frozenset[str]:
         """Return the requests that containers name of a claim; read only where it matters."""
         if len(together) == 1 and len(claim.requests) < 2:
             return frozenset()
         named = claim.named
         if not claim.pod:
             return frozenset()
-        pod = self._read("pods", claims.Named(named.namespace, claim.pod_uid, claim.pod), _PODS)
-        return claims.uses(pod, together)[named.name]
+        pod = self._read(
+            "pods", claim_grants.Named(named.namespace, claim.pod_uid, claim.pod), _PODS
+        )
+        return claim_grants.uses(pod, together)[named.name]
 
-    def _admitted(self, claim: claims.Allocated, used: frozenset[str]) -> Sequence[Prepared]:
+    def _admitted(self, claim: claim_grants.Allocated, used: frozenset[str]) -> Sequence[Prepared]:
         """Return the devices of a claim with adminAccess; nothing for any other claim."""
-        if claims.parts(claim, used):
+        if claim_grants.parts(claim, used):
             return ()
         uuids = {
-            slices.device_name(device.uuid): device.uuid for device in self._grant_manager.devices
+            resource_slices.device_name(device.uuid): device.uuid
+            for device in self._grant_manager.devices
         }
         wanted = [
             uuids[piece.result.device] for piece in claim.pieces if piece.result.device in uuids
@@ -161,7 +166,7 @@ class Preparer:
         cdi = self._means.admit(claim.named.uid, tuple(dict.fromkeys(wanted)))
         node = self._means.node
         return [
-            claims.Prepared(
+            claim_grants.Prepared(
                 piece.result.request, node, piece.result.device, (cdi,), piece.result.share_id
             )
             for piece in claim.pieces

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyvgpu import names
 from pyvgpu.deviceplugin.cluster import watching
-from pyvgpu.deviceplugin.dra import slices
+from pyvgpu.deviceplugin.dra import resource_slices
 from pyvgpu.kube import apiserver, informer
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5.0  # between two checks whether kubelet has registered the driver
-_PATH = f"/apis/{slices.GROUP}/resourceslices"
+_PATH = f"/apis/{resource_slices.GROUP}/resourceslices"
 
 
 class SlicePublisher:
@@ -37,14 +37,14 @@ class SlicePublisher:
     def __init__(
         self,
         node: own_node.OwnNode,
-        devices: Callable[[slices.Able], list[dict[str, Any]] | None],
+        devices: Callable[[resource_slices.Able], list[dict[str, Any]] | None],
         met: Callable[[], bool],
     ) -> None:
         self._api = node.api
         self._node = node
         self._devices = devices
         self._met = met
-        self._able = slices.Able()
+        self._able = resource_slices.Able()
         self._meta: dict[str, Any] | None = None  # of the node
         self._changed = threading.Condition()
         self._wanted = 0  # changes so far
@@ -102,7 +102,7 @@ class SlicePublisher:
             return
         if self._meta is None:
             self._meta = dict(self._node.metadata())
-        wanted = slices.slice_of(self._meta, devices)
+        wanted = resource_slices.slice_of(self._meta, devices)
         if self._seen.current.is_set() and not self._differs(wanted, self._seen.values()):
             return
         there = self._api.call("GET", _PATH, self._query)["items"]
@@ -115,8 +115,8 @@ class SlicePublisher:
             return
         if ours is None:
             self._learn(wanted, self._api.call("POST", _PATH, body=wanted))
-        elif not slices.same(wanted, ours):
-            after = slices.renewed(wanted, ours)
+        elif not resource_slices.same(wanted, ours):
+            after = resource_slices.renewed(wanted, ours)
             self._learn(wanted, self._api.call("PUT", f"{_PATH}/{name}", body=after))
 
     def _differs(self, wanted: dict[str, Any], there: Sequence[apiserver.Object]) -> bool:
@@ -124,14 +124,14 @@ class SlicePublisher:
         ours = _named(wanted["metadata"]["name"], there)
         if len(there) > (ours is not None):
             return True
-        return self._met() if ours is None else not slices.same(wanted, ours)
+        return self._met() if ours is None else not resource_slices.same(wanted, ours)
 
     def _learn(self, wanted: dict[str, Any], kept: dict[str, Any]) -> None:
         """Learn from the API server's response, *kept*, which fields it has dropped."""
         self._meta = None  # the node may be re-created before the next write
         count, number = len(wanted["spec"]["devices"]), kept["spec"]["pool"]["generation"]
         log.info("published %d devices for claims, generation %s", count, number)
-        able = self._able.both(slices.able_by(wanted, kept))
+        able = self._able.both(resource_slices.able_by(wanted, kept))
         if able != self._able:
             self._able = able
             for what in able.lacks:

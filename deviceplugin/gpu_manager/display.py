@@ -17,7 +17,7 @@ from pyvgpu._api import display_pb2 as api
 from pyvgpu._api import display_pb2_grpc as api_grpc
 from pyvgpu.deviceplugin import grpc_socket
 from pyvgpu.deviceplugin.gpu_manager import topology
-from pyvgpu.deviceplugin.telemetry import metrics
+from pyvgpu.deviceplugin.telemetry import metric_families
 from pyvgpu.http import endpoints, exposition
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class DisplaySources:
     """Sources of the answers; each request reads them again."""
 
     node: str
-    figures: metrics.MetricSources
+    figures: metric_families.MetricSources
     held: Callable[[], quota_audit.ProcessSnapshot]  # device memory held by processes
     marks: Callable[[str], PodOwner]  # of a pod, by its uid
 
@@ -180,7 +180,7 @@ def _containers(sources: DisplaySources) -> Iterator[_Container]:
             continue
         found = []
         for share in grant.shares:
-            use = metrics.use_of(sources.figures, answers, grant, share.uuid)
+            use = metric_families.use_of(sources.figures, answers, grant, share.uuid)
             pids = tuple(
                 pid
                 for pid in sorted(seen.held.get(share.uuid, ()))

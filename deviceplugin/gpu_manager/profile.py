@@ -25,8 +25,8 @@ from pyvgpu.volumes import cdi, installation, mirror_plan, volumeconf
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pyvgpu.allocator import facts
-    from pyvgpu.deviceplugin.kubelet import messages
+    from pyvgpu.allocator import datatypes
+    from pyvgpu.deviceplugin.kubelet import plugin_messages
     from pyvgpu.deviceplugin.plugin import plugin_server
     from pyvgpu.volumes import driver_follower
 
@@ -53,7 +53,7 @@ class Dressed:
 
     def allocate(
         self, kind: device_ids.ResourceKind, given: frozenset[str]
-    ) -> messages.AllocateResponse:
+    ) -> plugin_messages.AllocateResponse:
         """Return the response for a container that is allocated these ids."""
         answer = self._decider.allocate(kind, given)
         if kind is device_ids.ResourceKind.VMEMORY:
@@ -87,7 +87,7 @@ class Volumes:
         )
 
 
-def labels(devices: Sequence[facts.NodeDevice]) -> dict[str, str]:
+def labels(devices: Sequence[datatypes.NodeDevice]) -> dict[str, str]:
     """Return the label for pods that select the model of a node's devices, such as V100."""
     words = devices[0].model.split() if devices else []
     if not words:

@@ -16,16 +16,16 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from pyvgpu import quantity
-from pyvgpu.allocator import facts
+from pyvgpu.allocator import datatypes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _NAMES = {
-    facts.LinkPath.SWITCH: "PIX",
-    facts.LinkPath.BRIDGE: "PHB",
-    facts.LinkPath.NUMA: "CPU",
-    facts.LinkPath.SYSTEM: "SYS",
+    datatypes.LinkPath.SWITCH: "PIX",
+    datatypes.LinkPath.BRIDGE: "PHB",
+    datatypes.LinkPath.NUMA: "CPU",
+    datatypes.LinkPath.SYSTEM: "SYS",
 }
 
 
@@ -33,7 +33,7 @@ _NAMES = {
 class Leaf:
     """A device, with its usage and free capacity."""
 
-    device: facts.NodeDevice
+    device: datatypes.NodeDevice
     pids: tuple[int, ...] = ()
     used_bytes: int = 0
     free_vcore: int = quantity.WHOLE_DEVICE
@@ -54,7 +54,7 @@ class Leaf:
 class _Group:
     """Devices with a common connection."""
 
-    path: facts.LinkPath
+    path: datatypes.LinkPath
     members: set[str]  # UUIDs of devices
     children: list[_Group | Leaf] = dataclasses.field(default_factory=list)
 
@@ -79,7 +79,7 @@ def text(leaves: Sequence[Leaf]) -> str:
 def _tree(leaves: Sequence[Leaf]) -> list[_Group | Leaf]:
     """Return the nodes below the root: each device below its nearest connection."""
     tops: list[_Group | Leaf] = list(leaves)
-    for path in facts.LinkPath:
+    for path in datatypes.LinkPath:
         groups = _groups(leaves, path)
         for group in groups:
             group.children = [top for top in tops if _uuids(top) & group.members]
@@ -89,12 +89,12 @@ def _tree(leaves: Sequence[Leaf]) -> list[_Group | Leaf]:
     return tops
 
 
-def _groups(leaves: Sequence[Leaf], path: facts.LinkPath) -> list[_Group]:
+def _groups(leaves: Sequence[Leaf], path: datatypes.LinkPath) -> list[_Group]:
     """Return the sets of devices that are connected by *path*."""
     found: list[_Group] = []
     for at, one in enumerate(leaves):
         for other in leaves[at + 1 :]:
-            link = one.device.links.get(other.device.uuid, facts.DeviceLink())
+            link = one.device.links.get(other.device.uuid, datatypes.DeviceLink())
             if link.path is not path:
                 continue
             both = {one.device.uuid, other.device.uuid}

@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyvgpu import errors, quantity, quota, share
-from pyvgpu.allocator import facts
+from pyvgpu.allocator import datatypes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,7 +65,9 @@ class GrantClaim:
     namespace: str
     name: str
     results: tuple[ClaimResult, ...]
-    shares: tuple[facts.NodeShare, ...]  # as allocated; the grant's may have been changed since
+    shares: tuple[
+        datatypes.NodeShare, ...
+    ]  # as allocated; the grant's may have been changed since
     policy: quota.TimePolicy = quota.TimePolicy.HARD  # as the claim configures it
     ceiling: int | None = None
     priority: quota.Priority = quota.Priority.NORMAL
@@ -84,7 +86,7 @@ class Grant:
     created: float  # seconds since the epoch
     owner: Owner | None = None
     vmemory_ids: frozenset[str] = frozenset()
-    shares: tuple[facts.NodeShare, ...] = ()
+    shares: tuple[datatypes.NodeShare, ...] = ()
     policy: quota.TimePolicy = quota.TimePolicy.HARD
     ceiling: int | None = None  # vcore that elastic may reach; None: the whole device
     wished: bool = False  # policy and ceiling come from the pod's annotations
@@ -133,7 +135,7 @@ class Grant:
         count = len(self.shares)
         return len(self.vcore_ids) // count, len(self.vmemory_ids) * unit // count
 
-    def share_of(self, one: facts.NodeShare, held: device.Device) -> share.Share:
+    def share_of(self, one: datatypes.NodeShare, held: device.Device) -> share.Share:
         """Return *one* of its shares as a quota of the device *held*."""
         return share.Share(held, one.vcore, one.vmemory, self.policy, self.ceiling, self.priority)
 
@@ -180,7 +182,7 @@ def _priority(it: Grant | GrantClaim) -> dict[str, str]:
     return {} if it.priority is quota.Priority.NORMAL else {"priority": it.priority.name.lower()}
 
 
-def _fields(fact: Owner | facts.NodeShare | ClaimResult | GrantClaim) -> dict[str, Any]:
+def _fields(fact: Owner | datatypes.NodeShare | ClaimResult | GrantClaim) -> dict[str, Any]:
     """Return a dataclass's fields, uncopied: dataclasses.asdict copies each, which is slow."""
     return {name: getattr(fact, name) for name in fact.__slots__}
 
@@ -199,7 +201,7 @@ def load(found: Any) -> Grant:
             created=float(found["created"]),
             owner=None if owner is None else _made(Owner, owner),
             vmemory_ids=frozenset(map(str, found["vmemory_ids"])),
-            shares=tuple(_made(facts.NodeShare, share) for share in found["shares"]),
+            shares=tuple(_made(datatypes.NodeShare, share) for share in found["shares"]),
             policy=quota.TimePolicy.parse(found.get("policy", "hard"), "policy"),
             ceiling=None if ceiling is None else int(ceiling),
             wished=bool(found.get("wished")),
@@ -218,7 +220,7 @@ def _load_claim(found: Any) -> GrantClaim:
         str(found["namespace"]),
         str(found["name"]),
         tuple(_made(ClaimResult, result) for result in found["results"]),
-        tuple(_made(facts.NodeShare, fields) for fields in found["shares"]),
+        tuple(_made(datatypes.NodeShare, fields) for fields in found["shares"]),
         quota.TimePolicy.parse(found.get("policy", "hard"), "policy"),
         None if found.get("ceiling") is None else int(found["ceiling"]),
         _load_priority(found),

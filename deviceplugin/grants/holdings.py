@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyvgpu import quantity
-from pyvgpu.allocator import facts
+from pyvgpu.allocator import datatypes
 from pyvgpu.deviceplugin.kubelet import device_ids
 from pyvgpu.deviceplugin.kubelet.device_ids import ResourceKind
 
@@ -24,18 +24,18 @@ class Holdings:
 
     def __init__(self, unit: int) -> None:
         self._unit = unit  # bytes of one vmemory
-        self._counted: dict[str, tuple[list[Grant], tuple[facts.Holding, ...]]] = {}
+        self._counted: dict[str, tuple[list[Grant], tuple[datatypes.Holding, ...]]] = {}
 
-    def held(self, grants: Iterable[Grant]) -> tuple[facts.Holding, ...]:
+    def held(self, grants: Iterable[Grant]) -> tuple[datatypes.Holding, ...]:
         """Return the holdings of exactly these *grants*; thread-safe."""
         pods: dict[str, list[Grant]] = {}
-        found: list[facts.Holding] = []
+        found: list[datatypes.Holding] = []
         for grant in grants:
             if grant.owner is None:
                 continue
             if grant.over or grant.claim is not None:  # it has no ids
                 shares = grant.claim.shares if grant.claim else grant.shares
-                found += [facts.Holding(share, _pod(grant)) for share in shares]
+                found += [datatypes.Holding(share, _pod(grant)) for share in shares]
             else:
                 pods.setdefault(grant.owner.uid, []).append(grant)
         before = self._counted
@@ -48,12 +48,12 @@ class Holdings:
         return (*found, *(one for _, holdings in counted.values() for one in holdings))
 
 
-def held(grants: Iterable[Grant], unit: int) -> tuple[facts.Holding, ...]:
+def held(grants: Iterable[Grant], unit: int) -> tuple[datatypes.Holding, ...]:
     """Return the holdings of bound *grants*; a unit of vmemory is *unit* bytes."""
     return Holdings(unit).held(grants)
 
 
-def _held_by_pod(own: list[Grant], unit: int) -> Iterator[facts.Holding]:
+def _held_by_pod(own: list[Grant], unit: int) -> Iterator[datatypes.Holding]:
     holder = _pod(own[0])
     for uuid in dict.fromkeys(share.uuid for grant in own for share in grant.shares):
         there = [grant for grant in own if any(share.uuid == uuid for share in grant.shares)]
@@ -61,19 +61,19 @@ def _held_by_pod(own: list[Grant], unit: int) -> Iterator[facts.Holding]:
             share for grant in there if grant.whole for share in grant.shares if share.uuid == uuid
         ]
         if whole:
-            yield facts.Holding(whole[0], holder)
+            yield datatypes.Holding(whole[0], holder)
             continue
         vcore, vmemory = (
             frozenset().union(*(_given(kind, grant, uuid) for grant in there))
             for kind in (ResourceKind.VCORE, ResourceKind.VMEMORY)
         )
-        share = facts.NodeShare(
+        share = datatypes.NodeShare(
             uuid, min(len(vcore), quantity.WHOLE_DEVICE), max(len(vmemory) * unit, 1)
         )
-        yield facts.Holding(share, holder)
+        yield datatypes.Holding(share, holder)
 
 
-def unhealthy(grant: Grant, devices: Iterable[facts.NodeDevice]) -> str:
+def unhealthy(grant: Grant, devices: Iterable[datatypes.NodeDevice]) -> str:
     """Name a grant's unhealthy devices, and why; empty if all are healthy."""
     uuids = {share.uuid for share in grant.shares}
     return ", ".join(
@@ -89,7 +89,7 @@ def _pod(grant: Grant) -> str:
 
 def kind_of(
     one: pod_identity.PodContainer, others: Iterable[pod_identity.PodContainer]
-) -> facts.ContainerKind:
+) -> datatypes.ContainerKind:
     """Return the kind of a container, by when it runs.
 
     PodResources omits ordinary init containers. A listed container that shares ids with an init
@@ -97,18 +97,18 @@ def kind_of(
     containers, it counts as a sidecar.
     """
     if not one.listed:
-        return facts.ContainerKind.INIT
+        return datatypes.ContainerKind.INIT
     earlier = [other for other in others if not other.listed]
     if any(
         one.vcore & container.vcore or one.vmemory & container.vmemory for container in earlier
     ):
-        return facts.ContainerKind.APP
-    return facts.ContainerKind.SIDECAR if earlier else facts.ContainerKind.APP
+        return datatypes.ContainerKind.APP
+    return datatypes.ContainerKind.SIDECAR if earlier else datatypes.ContainerKind.APP
 
 
 def capacities(
     resource: device_ids.Resource,
-    devices: Iterable[facts.NodeDevice],
+    devices: Iterable[datatypes.NodeDevice],
     grants: Collection[Grant],
     unit: int,
 ) -> tuple[device_ids.ResourceCapacity, ...]:
@@ -123,7 +123,10 @@ def capacities(
 
 
 def _capacity(
-    resource: device_ids.Resource, device: facts.NodeDevice, there: Collection[Grant], unit: int
+    resource: device_ids.Resource,
+    device: datatypes.NodeDevice,
+    there: Collection[Grant],
+    unit: int,
 ) -> device_ids.ResourceCapacity:
     kind = resource.kind
     size = quantity.WHOLE_DEVICE if kind is ResourceKind.VCORE else device.memory_bytes // unit

@@ -6,8 +6,8 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from pyvgpu.allocator import facts
-from pyvgpu.deviceplugin import settings
+from pyvgpu.allocator import datatypes
+from pyvgpu.deviceplugin import agent_settings
 from pyvgpu.deviceplugin.subscribers import Subscribers
 
 if TYPE_CHECKING:
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
     from pyvgpu.deviceplugin import grants
     from pyvgpu.deviceplugin.grants import events, placement, pod_identity
-    from pyvgpu.deviceplugin.kubelet import checkpoint_file, messages, pod_resources
+    from pyvgpu.deviceplugin.kubelet import checkpoint_file, plugin_messages, pod_resources
 
 
 class GrantFiles(Protocol):
     """Writes the files of grants for the container runtime."""
 
-    def answer(self, grant_id: str, vcore: int) -> messages.AllocateResponse:
+    def answer(self, grant_id: str, vcore: int) -> plugin_messages.AllocateResponse:
         """Return Allocate's answer, before any file of the grant exists."""
 
     def make(self, grant: grants.Grant) -> None:
@@ -30,7 +30,7 @@ class GrantFiles(Protocol):
     def mend(self, grant: grants.Grant) -> None:
         """Write missing files of a grant whose container may run; its driver stays the same."""
 
-    def recall(self, grant_id: str) -> tuple[facts.NodeShare, ...]:
+    def recall(self, grant_id: str) -> tuple[datatypes.NodeShare, ...]:
         """Return the shares in the files of a lost grant; nothing if it was not bound."""
 
     def remove(self, grant_id: str) -> None:
@@ -56,8 +56,8 @@ class Sizes:
     """Units, placement policy and deadlines."""
 
     unit: int  # bytes of one vmemory
-    packing: facts.Packing = facts.Packing.BINPACK
-    bind_seconds: float = settings.BIND_SECONDS
+    packing: datatypes.Packing = datatypes.Packing.BINPACK
+    bind_seconds: float = agent_settings.BIND_SECONDS
     shares: bool = True  # else the node gives whole devices only
     clock: Callable[[], float] = time.monotonic
 

@@ -29,12 +29,12 @@ from pyvgpu.deviceplugin.kubelet.device_ids import ResourceKind
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 
-    from pyvgpu.allocator import facts
+    from pyvgpu.allocator import datatypes
     from pyvgpu.deviceplugin.grants import Grant, Owner
     from pyvgpu.deviceplugin.kubelet.checkpoint_file import Entries
     from pyvgpu.deviceplugin.kubelet.pod_resources import Life, Listing
 
-    Shares = Mapping[str, tuple[facts.NodeShare, ...]]  # by the id of a grant
+    Shares = Mapping[str, tuple[datatypes.NodeShare, ...]]  # by the id of a grant
 
 FORGET_SECONDS = 60.0  # after which a grant is over that kubelet's checkpoint never had
 ASK_SECONDS = 30.0  # between two API requests about a pod that kubelet lists without its devices
@@ -178,7 +178,7 @@ def _name(owner: Owner) -> tuple[str, str]:
 def lost_shares(
     entries: Entries,
     known: Container[str],
-    recall: Callable[[str], tuple[facts.NodeShare, ...]],
+    recall: Callable[[str], tuple[datatypes.NodeShare, ...]],
 ) -> Shares:
     """Return the shares, from *recall*, of the grants in kubelet's *entries* not in *known*."""
     lost = [

@@ -16,11 +16,11 @@ import time
 from typing import TYPE_CHECKING, TypeVar
 
 from pyvgpu import errors
-from pyvgpu.allocator import facts, requests
+from pyvgpu.allocator import datatypes, requests
 from pyvgpu.deviceplugin import grants
 from pyvgpu.deviceplugin.grants import (
-    binding,
     events,
+    grant_binding,
     holdings,
     lifecycle,
     placement,
@@ -30,7 +30,7 @@ from pyvgpu.deviceplugin.grants import (
     resize,
 )
 from pyvgpu.deviceplugin.grants.placement import RefusedError, WaitsError
-from pyvgpu.deviceplugin.kubelet import device_ids, messages
+from pyvgpu.deviceplugin.kubelet import device_ids, plugin_messages
 from pyvgpu.deviceplugin.kubelet.device_ids import ResourceKind
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class GrantManager:
         self._sources = sources
         self._sizes = sizes
         self._offers = offers
-        self._devices: tuple[facts.NodeDevice, ...] = ()
+        self._devices: tuple[datatypes.NodeDevice, ...] = ()
         self._lock = threading.RLock()
         self._holdings = holdings.Holdings(sizes.unit)
         self._doubts = pod_finder.Doubts(sizes.bind_seconds, sizes.clock)
@@ -82,7 +82,7 @@ class GrantManager:
         self.observers = observers
 
     @property
-    def devices(self) -> tuple[facts.NodeDevice, ...]:
+    def devices(self) -> tuple[datatypes.NodeDevice, ...]:
         """The devices of the node, as they were last seen."""
         return self._devices
 
@@ -130,7 +130,7 @@ class GrantManager:
             self._checkpoint.put(grant)
             log.info("recovered %s of %s", grant.id, grant.label)
 
-    def see(self, devices: Sequence[facts.NodeDevice]) -> None:
+    def see(self, devices: Sequence[datatypes.NodeDevice]) -> None:
         """Update the devices and their state."""
         with self._lock:
             self._devices = tuple(devices)
@@ -166,7 +166,9 @@ class GrantManager:
 
     # --- kubelet's calls ----------------------------------------------------------------------
 
-    def allocate(self, kind: ResourceKind, given: frozenset[str]) -> messages.AllocateResponse:
+    def allocate(
+        self, kind: ResourceKind, given: frozenset[str]
+    ) -> plugin_messages.AllocateResponse:
         """Create a grant for vcore ids; vmemory ids join the grant of their container's vcore."""
         if kind is ResourceKind.VCORE:
             self._check(len(given))
@@ -176,7 +178,7 @@ class GrantManager:
             kubelets = self._known_to_kubelet() if there else frozenset()
             self._end([former for former in there if former.id in kubelets])
             if kind is ResourceKind.VMEMORY:
-                return messages.AllocateResponse()
+                return plugin_messages.AllocateResponse()
             grant = grants.Grant(grants.new_id(), given, time.time())
             answer = self._folders.answer(grant.id, len(given))
             self._checkpoint.note(grant, soon=True)
@@ -187,11 +189,11 @@ class GrantManager:
     def _check(self, vcore: int) -> None:
         """Refuse a number of vcore that no container can have on this node."""
         requests.read(vcore, self._sizes.unit)
-        if vcore < facts.WHOLE and not self._sizes.shares:
+        if vcore < datatypes.WHOLE and not self._sizes.shares:
             raise errors.UsageError(
                 f"vcore {vcore}: this node allocates whole devices only (--share-mode=false); "
                 f"valid "
-                f"would be {facts.WHOLE}"
+                f"would be {datatypes.WHOLE}"
             )
 
     def _start_known(self, kind: ResourceKind, held: frozenset[str]) -> bool:
@@ -212,7 +214,7 @@ class GrantManager:
         if self._start_known(kind, held):
             done(None)
         else:
-            self._starts.begin(binding.StartingIds(kind, held), done)
+            self._starts.begin(grant_binding.StartingIds(kind, held), done)
 
     def _refused(self, pod: pod_identity.KnownPod, exc: Exception) -> None:
         """Write an event for a waiting pod; evict one that can never start, or is too late."""
@@ -229,14 +231,16 @@ class GrantManager:
                 events.GrantEvent(pod.uid, pod.namespace, pod.name, str(exc), evict=True)
             )
 
-    def prefer(self, kind: ResourceKind, asked: messages.PreferredRequest) -> tuple[str, ...]:
+    def prefer(
+        self, kind: ResourceKind, asked: plugin_messages.PreferredRequest
+    ) -> tuple[str, ...]:
         """Return the free ids that kubelet should take; a hint that binds nothing."""
         known = self._checkpoint.grants.values()
         held = self._holdings.held(known)
         kubelets = self._endings.known(self._sources.pods.life())
         lost = [grant for grant in known if grant.bound and grant.id not in kubelets]
         offered = placement.Offered(
-            facts.NodeDevices(self._devices, held),
+            datatypes.NodeDevices(self._devices, held),
             self._offers[kind].everything,
             frozenset().union(*(_ids(grant, kind) for grant in lost)),
         )
@@ -246,7 +250,9 @@ class GrantManager:
 
     def give(
         self,
-        choose: Callable[[facts.NodeDevices, Mapping[str, grants.Grant]], Sequence[grants.Grant]],
+        choose: Callable[
+            [datatypes.NodeDevices, Mapping[str, grants.Grant]], Sequence[grants.Grant]
+        ],
     ) -> None:
         """Store and write the grants that *choose* returns for the node; on the disk on return.
 
@@ -255,7 +261,7 @@ class GrantManager:
         with self._lock:
             known = self._checkpoint.grants
             chosen = choose(
-                facts.NodeDevices(self._devices, self._holdings.held(known.values())), known
+                datatypes.NodeDevices(self._devices, self._holdings.held(known.values())), known
             )
             new = [candidate for candidate in chosen if known.get(candidate.id) != candidate]
             if new:
@@ -303,7 +309,7 @@ class GrantManager:
 
     # --- binding --------------------------------------------------------------------------------
 
-    def _bind_all(self, found: Sequence[binding.IdentifiedPod]) -> list[None | Exception]:
+    def _bind_all(self, found: Sequence[grant_binding.IdentifiedPod]) -> list[None | Exception]:
         """Bind pods that are fully identified, and write their files; on the disk on return.
 
         Each step runs for the whole batch before the next: switching between steps costs as much
@@ -349,35 +355,35 @@ class GrantManager:
         return self._endings.known(self._sources.pods.life(), entries)
 
     def _bind(
-        self, one: binding.IdentifiedPod, written: checkpoint_file.Entries, *, alone: bool
-    ) -> binding.Bound:
+        self, one: grant_binding.IdentifiedPod, written: checkpoint_file.Entries, *, alone: bool
+    ) -> grant_binding.Bound:
         """Bind the unbound grants of a pod to the devices chosen for it."""
         pod_identity.check(one.pod.uid, one.entries, written)
         if self._sources.pods.life() != one.listing.life:
             raise pod_identity.DoubtError("kubelet has restarted since it listed the pod")
         self._endings.note(lifecycle.KubeletState(one.listing, written))
         pod, chosen, known = one.pod, one.chosen, self._checkpoint.known
-        own = binding.grants_of(pod, known.grants, time.time())
+        own = grant_binding.grants_of(pod, known.grants, time.time())
         kubelets = self._endings.known(one.listing.life, written)
 
         def kept(grant_id: str) -> bool:
             return grant_id in written.grants and self._folders.is_used(grant_id)
 
         mine = {grant.id for grant in own.values()}
-        self._end(binding.superseded(pod, mine, known, kubelets, kept))
+        self._end(grant_binding.superseded(pod, mine, known, kubelets, kept))
         wanting = [container for container in pod.containers if not own[container.name].bound]
         shares = self._place(one, wanting, written) if wanting else {}
         self._queue.pop(pod.uid, None)
         if self._waiting.pop(pod.uid, None) is not None:
             self.observers.withdrawn(pod.uid, events.Reason.WAITS)
-        new = binding.bound(pod, own, shares, chosen)
+        new = grant_binding.bound(pod, own, shares, chosen)
         if new:
             self._checkpoint.note(*new.values(), soon=alone)
-        return binding.Bound(one, own | new, new)
+        return grant_binding.Bound(one, own | new, new)
 
     def _place(
         self,
-        one: binding.IdentifiedPod,
+        one: grant_binding.IdentifiedPod,
         wanting: Sequence[pod_identity.PodContainer],
         written: checkpoint_file.Entries,
     ) -> placement.Shares:
@@ -409,7 +415,9 @@ class GrantManager:
             for each in ids
         }
 
-    def _end_dropped(self, one: binding.IdentifiedPod, written: checkpoint_file.Entries) -> bool:
+    def _end_dropped(
+        self, one: grant_binding.IdentifiedPod, written: checkpoint_file.Entries
+    ) -> bool:
         """End grants that kubelet's latest state shows to be over; whether there were any."""
         said = lifecycle.KubeletState(one.listing, written)
         before = [grant for grant in one.before.values() if grant.claim is None and not grant.over]
@@ -420,7 +428,7 @@ class GrantManager:
         self._end(over)
         return bool(over)
 
-    def _make_all(self, bound: binding.Bound) -> None:
+    def _make_all(self, bound: grant_binding.Bound) -> None:
         """Write the files of a pod's grants; RefusedError if one was reassigned meanwhile."""
         pod, held = bound.found.pod, bound.found.held
         for grant in bound.everything.values():
@@ -441,9 +449,9 @@ class GrantManager:
             self.observers.changed()
         self._doubts.forget(pod.uid)
 
-    def _room(self) -> binding.NodeCapacity:
+    def _room(self) -> grant_binding.NodeCapacity:
         sizes, known = self._sizes, self._checkpoint.grants.values()
-        return binding.NodeCapacity(
+        return grant_binding.NodeCapacity(
             self._devices, known, self._holdings, sizes.unit, sizes.packing
         )
 

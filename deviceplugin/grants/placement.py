@@ -10,7 +10,14 @@ import itertools
 from typing import TYPE_CHECKING, TypeAlias
 
 from pyvgpu import errors, quantity
-from pyvgpu.allocator import device_selector, explain, facts, free_capacity, place, requests
+from pyvgpu.allocator import (
+    datatypes,
+    device_selector,
+    free_capacity,
+    placement_explanation,
+    pod_placement,
+    requests,
+)
 from pyvgpu.deviceplugin.grants import holdings
 from pyvgpu.deviceplugin.kubelet import device_ids
 from pyvgpu.deviceplugin.kubelet.device_ids import ResourceKind
@@ -19,10 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from pyvgpu.deviceplugin.grants import pod_identity
-    from pyvgpu.deviceplugin.kubelet import messages
+    from pyvgpu.deviceplugin.kubelet import plugin_messages
 
 
-Shares: TypeAlias = dict[str, tuple[facts.NodeShare, ...]]  # by container
+Shares: TypeAlias = dict[str, tuple[datatypes.NodeShare, ...]]  # by container
 
 
 class RefusedError(errors.UnavailableError):
@@ -60,7 +67,7 @@ class Chosen:
 
     # UUIDs already chosen, by container; other containers are placed here.
     devices: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    shares: Mapping[str, tuple[facts.NodeShare, ...]] | None = None  # all of the pod's shares
+    shares: Mapping[str, tuple[datatypes.NodeShare, ...]] | None = None  # all of the pod's shares
     # Requested by the pod's user; *shares* respect it already.
     wanted: device_selector.DeviceSelector = dataclasses.field(
         default_factory=device_selector.DeviceSelector
@@ -91,10 +98,10 @@ def aligned(chosen: Chosen, numa: Collection[int | None]) -> Chosen | None:
 def wishes(
     containers: Iterable[pod_identity.PodContainer],
     others: Sequence[pod_identity.PodContainer],
-    devices: Iterable[facts.NodeDevice],
+    devices: Iterable[datatypes.NodeDevice],
     unit: int,
     count_of: Callable[[str], int | None] = lambda _: None,
-) -> tuple[facts.Container, ...]:
+) -> tuple[datatypes.Container, ...]:
     """Return the requests of *containers*; RefusedError for one that no device can satisfy.
 
     *others* are all containers of the pod, *unit* is the bytes of one vmemory, and *count_of*
@@ -105,14 +112,20 @@ def wishes(
     found = []
     for container in containers:
         need = _need(container, unit, count_of(container.name), least)
-        found.append(facts.Container(container.name, need, holdings.kind_of(container, others)))
-    order = (facts.ContainerKind.SIDECAR, facts.ContainerKind.INIT, facts.ContainerKind.APP)
+        found.append(
+            datatypes.Container(container.name, need, holdings.kind_of(container, others))
+        )
+    order = (
+        datatypes.ContainerKind.SIDECAR,
+        datatypes.ContainerKind.INIT,
+        datatypes.ContainerKind.APP,
+    )
     return tuple(sorted(found, key=lambda wish: order.index(wish.kind)))
 
 
 def _need(
     one: pod_identity.PodContainer, unit: int, count: int | None, least: int
-) -> facts.ContainerNeed:
+) -> datatypes.ContainerNeed:
     try:
         return requests.read(len(one.vcore), len(one.vmemory) * unit, count, least=least)
     except errors.UsageError as exc:
@@ -120,9 +133,9 @@ def _need(
 
 
 def place_pod(
-    now: facts.NodeDevices,
-    empty: Callable[[], facts.NodeDevices],
-    pod: facts.Pod,
+    now: datatypes.NodeDevices,
+    empty: Callable[[], datatypes.NodeDevices],
+    pod: datatypes.Pod,
     chosen: Chosen = NOTHING,
 ) -> Shares:
     """Return the shares of each container on the node as it is *now*.
@@ -136,13 +149,13 @@ def place_pod(
     except _NoPlaceError as exc:
         without = empty()
         if fits(without, pod, chosen):
-            raise WaitsError(f"{exc.what}{explain.FOR_NOW}{exc.why}") from exc
+            raise WaitsError(f"{exc.what}{placement_explanation.FOR_NOW}{exc.why}") from exc
         well = tuple(dataclasses.replace(device, unhealthy="") for device in without.devices)
-        passes = not well or fits(facts.NodeDevices(well, without.held), pod, chosen)
+        passes = not well or fits(datatypes.NodeDevices(well, without.held), pod, chosen)
         raise RefusedError(str(exc), final=not passes) from exc
 
 
-def fits(node: facts.NodeDevices, pod: facts.Pod, chosen: Chosen = NOTHING) -> bool:
+def fits(node: datatypes.NodeDevices, pod: datatypes.Pod, chosen: Chosen = NOTHING) -> bool:
     """Tell whether *pod* fits on *node*, on the *chosen* devices if there are any."""
     try:
         _placed(node, pod, chosen)
@@ -151,20 +164,20 @@ def fits(node: facts.NodeDevices, pod: facts.Pod, chosen: Chosen = NOTHING) -> b
     return True
 
 
-def _placed(node: facts.NodeDevices, pod: facts.Pod, chosen: Chosen) -> Shares:
+def _placed(node: datatypes.NodeDevices, pod: datatypes.Pod, chosen: Chosen) -> Shares:
     if not chosen.by_others:
         try:
-            return place.place(node, pod)
-        except explain.Refused as exc:
+            return pod_placement.place(node, pod)
+        except placement_explanation.Refused as exc:
             raise _NoPlaceError("there is no room on this node", str(exc)) from exc
     shares = dict(chosen.shares) if chosen.shares is not None else _completed(node, pod, chosen)
-    wrong = place.complaint(node, pod, shares)
+    wrong = pod_placement.complaint(node, pod, shares)
     if wrong:
         raise _NoPlaceError("the devices chosen for it cannot be given", wrong)
     return {container.name: tuple(shares[container.name]) for container in pod.containers}
 
 
-def _completed(node: facts.NodeDevices, pod: facts.Pod, chosen: Chosen) -> Shares:
+def _completed(node: datatypes.NodeDevices, pod: datatypes.Pod, chosen: Chosen) -> Shares:
     """Return the shares on the *chosen* devices, with a place for containers without a choice."""
     found = {
         placed.name: tuple(_share(node, placed.need, uuid) for uuid in chosen.devices[placed.name])
@@ -177,17 +190,21 @@ def _completed(node: facts.NodeDevices, pod: facts.Pod, chosen: Chosen) -> Share
     return found
 
 
-def _share(node: facts.NodeDevices, need: facts.ContainerNeed, uuid: str) -> facts.NodeShare:
+def _share(
+    node: datatypes.NodeDevices, need: datatypes.ContainerNeed, uuid: str
+) -> datatypes.NodeShare:
     sizes = {device.uuid: device.memory_bytes for device in node.devices}
-    return facts.NodeShare(uuid, need.vcore, sizes.get(uuid, 1) if need.whole else need.vmemory)
+    return datatypes.NodeShare(
+        uuid, need.vcore, sizes.get(uuid, 1) if need.whole else need.vmemory
+    )
 
 
 def _beside(
-    node: facts.NodeDevices,
-    pod: facts.Pod,
-    found: Mapping[str, Sequence[facts.NodeShare]],
-    one: facts.Container,
-) -> tuple[facts.NodeShare, ...]:
+    node: datatypes.NodeDevices,
+    pod: datatypes.Pod,
+    found: Mapping[str, Sequence[datatypes.NodeShare]],
+    one: datatypes.Container,
+) -> tuple[datatypes.NodeShare, ...]:
     """Return a place for a container besides those *found*, preferably on their devices."""
     both = tuple(
         container for container in pod.containers if container.name in found or container is one
@@ -197,10 +214,12 @@ def _beside(
     if one.need.count == 1:
         for uuid in dict.fromkeys((*own, *(device.uuid for device in node.devices))):
             shares = (_share(node, one.need, uuid),)
-            if not place.complaint(node, part, {**found, one.name: shares}):
+            if not pod_placement.complaint(node, part, {**found, one.name: shares}):
                 return shares
-    taken = place.holdings([other for other in both if other is not one], found, "the same pod")
-    rest = facts.NodeDevices(node.devices, (*node.held, *taken))
+    taken = pod_placement.holdings(
+        [other for other in both if other is not one], found, "the same pod"
+    )
+    rest = datatypes.NodeDevices(node.devices, (*node.held, *taken))
     alone = dataclasses.replace(pod, containers=(one,))
     return _placed(rest, alone, NOTHING)[one.name]
 
@@ -209,7 +228,7 @@ def _beside(
 class Offered:
     """The node's state and the ids of the requested resource."""
 
-    node: facts.NodeDevices
+    node: datatypes.NodeDevices
     everything: Sequence[str]  # all ids of the resource, in the order of the devices
     # Ids in use that kubelet takes for free, since it has lost its checkpoint.
     lost: Collection[str] = frozenset()
@@ -217,9 +236,9 @@ class Offered:
 
 def preferred(
     kind: ResourceKind,
-    asked: messages.PreferredRequest,
+    asked: plugin_messages.PreferredRequest,
     offered: Offered,
-    packing: facts.Packing,
+    packing: datatypes.Packing,
     unit: int,
 ) -> tuple[str, ...]:
     """Return the ids to take: first those of the devices that would be chosen, then others."""
@@ -227,8 +246,8 @@ def preferred(
     need = _need_of_ids(kind, asked.size, node, unit)
     found = None
     if need is not None:
-        pod = facts.Pod((facts.Container("", need),), packing=packing)
-        found = place.find(free_capacity.of(node), pod)
+        pod = datatypes.Pod((datatypes.Container("", need),), packing=packing)
+        found = pod_placement.find(free_capacity.of(node), pod)
     chosen = {share.uuid for share in found[""]} if found else set()
     best: list[Sequence[str]] = []
     first = 0
@@ -246,12 +265,12 @@ def preferred(
 
 
 def _need_of_ids(
-    kind: ResourceKind, size: int, node: facts.NodeDevices, unit: int
-) -> facts.ContainerNeed | None:
+    kind: ResourceKind, size: int, node: datatypes.NodeDevices, unit: int
+) -> datatypes.ContainerNeed | None:
     """Return a request with *size* ids of this kind, and the minimum of the other resource."""
     least = min((device.least_bytes for device in node.devices), default=1)
     if kind is ResourceKind.VMEMORY:
-        return facts.ContainerNeed(1, size * unit) if size else None
+        return datatypes.ContainerNeed(1, size * unit) if size else None
     try:
         return requests.read(size, least)
     except errors.UsageError:

@@ -10,7 +10,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.deviceplugin.grants import binding, events, pod_identity
+from pyvgpu.deviceplugin.grants import events, grant_binding, pod_identity
 from pyvgpu.deviceplugin.grants.placement import RefusedError
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ class PodFinder:
             self._sources.state.read()
 
     def find(
-        self, asked: Sequence[binding.StartingIds]
-    ) -> list[binding.IdentifiedPod | Exception]:
+        self, asked: Sequence[grant_binding.StartingIds]
+    ) -> list[grant_binding.IdentifiedPod | Exception]:
         """Return the pods of the containers that hold these ids; RefusedError if unclear."""
         before = self._known()
         try:
@@ -54,18 +54,20 @@ class PodFinder:
 
     def _find(
         self,
-        one: binding.StartingIds,
+        one: grant_binding.StartingIds,
         listing: pod_resources.Listing,
         entries: checkpoint_file.Entries,
         before: Mapping[str, grants.Grant],
-    ) -> binding.IdentifiedPod | Exception:
+    ) -> grant_binding.IdentifiedPod | Exception:
         try:
             pod = pod_identity.identify(one.kind, one.ids, entries, listing)
         except errors.UnavailableError as exc:
             return self._doubt(one, exc)
-        return binding.IdentifiedPod(one, pod, listing, entries, before)
+        return grant_binding.IdentifiedPod(one, pod, listing, entries, before)
 
-    def _doubt(self, asked: binding.StartingIds, exc: errors.UnavailableError) -> RefusedError:
+    def _doubt(
+        self, asked: grant_binding.StartingIds, exc: errors.UnavailableError
+    ) -> RefusedError:
         """Return the error for a doubt; final, with an eviction, after the deadline."""
         text = f"the pod of this container is not known yet: {exc}"
         with contextlib.suppress(errors.UnavailableError):

@@ -14,7 +14,7 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING, TypeAlias
 
-from pyvgpu.deviceplugin.grants import batcher, binding
+from pyvgpu.deviceplugin.grants import batcher, grant_binding
 from pyvgpu.deviceplugin.kubelet.device_ids import ResourceKind
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ Done: TypeAlias = "Callable[[Exception | None], None]"  # called with the failur
 class _Start:
     """A container that is about to start, and the callback that waits for it."""
 
-    held: binding.StartingIds
+    held: grant_binding.StartingIds
     done: Done
 
 
@@ -43,7 +43,7 @@ class _IdentifiedStart:
     """A start whose pod is identified."""
 
     start: _Start
-    found: binding.IdentifiedPod
+    found: grant_binding.IdentifiedPod
 
 
 class Starts:
@@ -57,9 +57,10 @@ class Starts:
         self,
         prepare: Callable[[], object],
         find: Callable[
-            [Sequence[binding.StartingIds]], Sequence[binding.IdentifiedPod | Exception]
+            [Sequence[grant_binding.StartingIds]],
+            Sequence[grant_binding.IdentifiedPod | Exception],
         ],
-        bind: Callable[[Sequence[binding.IdentifiedPod]], Sequence[None | Exception]],
+        bind: Callable[[Sequence[grant_binding.IdentifiedPod]], Sequence[None | Exception]],
         refused: Callable[[pod_identity.KnownPod, Exception], None],
         policy: interfaces.StartPolicy,
     ) -> None:
@@ -73,7 +74,7 @@ class Starts:
         self._finding = batcher.Gathered(self._find_all, self._workers.submit, self._pause)
         self._binding = batcher.Gathered(self._bind_all, self._workers.submit)
 
-    def begin(self, held: binding.StartingIds, done: Done) -> None:
+    def begin(self, held: grant_binding.StartingIds, done: Done) -> None:
         """Start the container that holds these ids; *done* is called from another thread."""
         self._finding.add(_Start(held, done))
 

@@ -12,7 +12,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, names, quantity, quota, share
-from pyvgpu.allocator import elastic, facts
+from pyvgpu.allocator import datatypes, elastic
 from pyvgpu.machine import quota_socket
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def changed(
         if one.uuid not in devices:
             raise errors.UnavailableError(f"{grant.label}: its device {one.uuid} is missing")
         after = share.change(grant.share_of(one, devices[one.uuid]), wanted)
-        shares.append(facts.NodeShare(one.uuid, after.vcore, after.vmemory))
+        shares.append(datatypes.NodeShare(one.uuid, after.vcore, after.vmemory))
     return dataclasses.replace(
         grant,
         shares=tuple(shares),

@@ -25,8 +25,8 @@ from pyvgpu.deviceplugin.grants import pod_identity
 from pyvgpu.deviceplugin.kubelet import (
     checkpoint_file,
     device_ids,
-    messages,
     offers,
+    plugin_messages,
     pod_resources,
 )
 from pyvgpu.deviceplugin.plugin import plugin_server, registration
@@ -75,17 +75,17 @@ class AgentDeviceNodes:
 
     def allocate(
         self, _kind: device_ids.ResourceKind, _given: frozenset[str]
-    ) -> messages.AllocateResponse:
+    ) -> plugin_messages.AllocateResponse:
         """Answer with a CDI device that has no specification; remove the earlier ones."""
         for old in self._settings.specifications.glob(f"{_PREFIX}*{_SUFFIX}"):
             old.unlink(missing_ok=True)
         name = grants.new_id()
-        return messages.AllocateResponse(
+        return plugin_messages.AllocateResponse(
             {names.GRANT_KIND: name}, (f"{names.CONTROL_RESOURCE}={name}",)
         )
 
     def prefer(
-        self, _kind: device_ids.ResourceKind, asked: messages.PreferredRequest
+        self, _kind: device_ids.ResourceKind, asked: plugin_messages.PreferredRequest
     ) -> tuple[str, ...]:
         """Return the only id."""
         return device_ids.preferred(asked.available, asked.must, asked.size)

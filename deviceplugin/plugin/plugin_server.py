@@ -17,7 +17,7 @@ from pyvgpu._api import device_plugin_pb2 as api
 from pyvgpu._api import device_plugin_pb2_grpc as api_grpc
 from pyvgpu.deviceplugin import grpc_socket
 from pyvgpu.deviceplugin.grants import placement
-from pyvgpu.deviceplugin.kubelet import call_timing, device_ids, messages, offers
+from pyvgpu.deviceplugin.kubelet import call_timing, device_ids, offers, plugin_messages
 from pyvgpu.deviceplugin.subscribers import Subscribers
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Decider(Protocol):
 
     def allocate(
         self, kind: device_ids.ResourceKind, given: frozenset[str]
-    ) -> messages.AllocateResponse:
+    ) -> plugin_messages.AllocateResponse:
         """Return the response for a container that is allocated these ids."""
 
     def start(
@@ -49,7 +49,7 @@ class Decider(Protocol):
         """
 
     def prefer(
-        self, kind: device_ids.ResourceKind, asked: messages.PreferredRequest
+        self, kind: device_ids.ResourceKind, asked: plugin_messages.PreferredRequest
     ) -> tuple[str, ...]:
         """Return the free ids that kubelet should take."""
 
@@ -147,7 +147,7 @@ class _PluginCalls(api_grpc.DevicePluginServicer):
         self, request: api.PreferredAllocationRequest, context: grpc.ServicerContext
     ) -> api.PreferredAllocationResponse:
         asked = [
-            messages.PreferredRequest(
+            plugin_messages.PreferredRequest(
                 tuple(container_preferred_allocation_request.available_device_ids),
                 tuple(container_preferred_allocation_request.must_include_device_ids),
                 container_preferred_allocation_request.allocation_size,
@@ -213,7 +213,7 @@ class _PluginCalls(api_grpc.DevicePluginServicer):
         context.abort(code, f"pyvgpu: {text}")
 
 
-def as_message(answer: messages.AllocateResponse) -> api.ContainerAllocateResponse:
+def as_message(answer: plugin_messages.AllocateResponse) -> api.ContainerAllocateResponse:
     """Return *answer* as kubelet's message for a container."""
     return api.ContainerAllocateResponse(
         envs=answer.variables,

@@ -22,7 +22,7 @@ from pyvgpu._api import device_plugin_pb2 as api
 from pyvgpu._api import device_plugin_pb2_grpc as api_grpc
 from pyvgpu.deviceplugin import grpc_socket
 from pyvgpu.deviceplugin.plugin import plugin_server
-from pyvgpu.volumes import watch
+from pyvgpu.volumes import folder_watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -70,7 +70,7 @@ class Registrar:
         self._folder = folder
         self._lock = folder / lock  # held by the process that serves this kubelet
         self._plugins = plugins
-        self._watch = watch.FolderWatch()
+        self._watch = folder_watch.FolderWatch()
         self._stopped = False
         self._known: object = None
         self._complaint = "kubelet has not been seen yet"

@@ -10,7 +10,7 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING
 
-from pyvgpu.deviceplugin import settings as agent_settings
+from pyvgpu.deviceplugin import agent_settings as agent_settings
 from pyvgpu.deviceplugin.grants import interfaces
 from pyvgpu.deviceplugin.kubelet import checkpoint_file, device_ids, pod_resources
 from pyvgpu.deviceplugin.plugin import plugin_server, registration, time_slices
@@ -18,9 +18,9 @@ from pyvgpu.deviceplugin.plugin import plugin_server, registration, time_slices
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pyvgpu.deviceplugin.agent_settings import AgentSettings, TimeSlicing
     from pyvgpu.deviceplugin.components import Parts
     from pyvgpu.deviceplugin.kubelet import call_timing
-    from pyvgpu.deviceplugin.settings import AgentSettings, TimeSlicing
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from pyvgpu import errors, names
 from pyvgpu.deviceplugin.allocation_api import Api
 from pyvgpu.deviceplugin.containers import cdi_edits
 from pyvgpu.deviceplugin.grants.placement import RefusedError
-from pyvgpu.deviceplugin.kubelet import device_ids, messages, offers
+from pyvgpu.deviceplugin.kubelet import device_ids, offers, plugin_messages
 from pyvgpu.deviceplugin.kubelet.device_ids import ResourceKind
 from pyvgpu.volumes import atomic_files, cdi
 
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from pyvgpu.allocator import facts
+    from pyvgpu.allocator import datatypes
+    from pyvgpu.deviceplugin.agent_settings import TimeSlicing
     from pyvgpu.deviceplugin.allocation_api import ApiState
     from pyvgpu.deviceplugin.grants import interfaces, prestart
-    from pyvgpu.deviceplugin.settings import TimeSlicing
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class SlicedDevice:
 
 
 def sliced(
-    devices: Iterable[facts.NodeDevice],
+    devices: Iterable[datatypes.NodeDevice],
     state_of: Callable[[str], ApiState | None],
     other_plugin: str,
 ) -> tuple[SlicedDevice, ...]:
@@ -108,7 +108,7 @@ def unavailable(
     return frozenset(found)
 
 
-def preferred(asked: messages.PreferredRequest) -> tuple[str, ...]:
+def preferred(asked: plugin_messages.PreferredRequest) -> tuple[str, ...]:
     """Return the ids that kubelet should take: of as many devices as possible, the emptiest first.
 
     A second id of a device gives a container no more of it.
@@ -181,7 +181,7 @@ class ServedResources:
 class NodeView:
     """What time slices read of the other parts of the agent."""
 
-    devices: Callable[[], Sequence[facts.NodeDevice]]
+    devices: Callable[[], Sequence[datatypes.NodeDevice]]
     state_of: Callable[[str], ApiState | None]  # the allocation API of a device
     other_plugin: Callable[[], str]  # that gives out the same devices; empty: none
     driver: Callable[[], cdi_edits.NodeDriver | None]
@@ -206,16 +206,22 @@ class TimeSlices:
         self._news = threading.Event()
         self._stopped = False
 
-    def allocate(self, _kind: ResourceKind, given: frozenset[str]) -> messages.AllocateResponse:
+    def allocate(
+        self, _kind: ResourceKind, given: frozenset[str]
+    ) -> plugin_messages.AllocateResponse:
         """Answer with the CDI device of the devices that the ids name.
 
         RefusedError if one of them takes no new containers.
         """
         uuids = devices_of(given)
         self._check(uuids, new=True)
-        return messages.AllocateResponse({}, (f"{names.TIME_SLICE_KIND}={cdi_name(uuids)}",))
+        return plugin_messages.AllocateResponse(
+            {}, (f"{names.TIME_SLICE_KIND}={cdi_name(uuids)}",)
+        )
 
-    def prefer(self, _kind: ResourceKind, asked: messages.PreferredRequest) -> tuple[str, ...]:
+    def prefer(
+        self, _kind: ResourceKind, asked: plugin_messages.PreferredRequest
+    ) -> tuple[str, ...]:
         """Return ids of as many devices as possible, the emptiest first."""
         return preferred(asked)
 

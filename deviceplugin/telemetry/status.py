@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyvgpu.deviceplugin.audit import quota_audit
     from pyvgpu.deviceplugin.grants import events
     from pyvgpu.deviceplugin.telemetry import usage
-    from pyvgpu.deviceplugin.telemetry.metrics import ContainerSample, DeviceSample
+    from pyvgpu.deviceplugin.telemetry.metric_families import ContainerSample, DeviceSample
     from pyvgpu.status import history
 
 _MIB = 1 << 20

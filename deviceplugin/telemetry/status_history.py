@@ -11,14 +11,14 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu.deviceplugin.telemetry import metrics, status, usage
+from pyvgpu.deviceplugin.telemetry import metric_families, status, usage
 from pyvgpu.status import history, states
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pyvgpu.deviceplugin.grants import events
-    from pyvgpu.deviceplugin.telemetry.metrics import MetricSources
+    from pyvgpu.deviceplugin.telemetry.metric_families import MetricSources
 
 MOST_EVENTS = 50
 JUDGED_POINTS = 7  # half a minute
@@ -42,9 +42,9 @@ class Recent:
 
     def look(self, sources: MetricSources) -> None:
         """Record the current usage and states."""
-        parts = list(metrics.parts(sources))
+        parts = list(metric_families.parts(sources))
         now = {part.labels: status.points(part.use) for part in parts}
-        for sample in metrics.samples(sources, parts):
+        for sample in metric_families.samples(sources, parts):
             answer = sample.answer
             busy = round(1000 * (answer.busy or 0.0))
             now[(sample.device.uuid,)] = busy, answer.used_bytes >> 20
@@ -61,13 +61,13 @@ class Recent:
         self, node: str, sources: MetricSources, troubles: Sequence[tuple[str, str]]
     ) -> dict[str, Any]:
         """Return the current document of *node*'s status page."""
-        parts = list(metrics.parts(sources))
+        parts = list(metric_families.parts(sources))
         with self._lock:
             records = tuple(self._events)
         seen = status.Facts(
             node=node,
             at=self._at,
-            samples=tuple(metrics.samples(sources, parts)),
+            samples=tuple(metric_families.samples(sources, parts)),
             states=self._states,
             lines=self._lines,
             unbound=sum(not grant.bound for grant in sources.grants()),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from generator import sources
 from generator.tables import code, table
-from pyvgpu.deviceplugin.telemetry import metrics
+from pyvgpu.deviceplugin.telemetry import metric_families
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,7 @@ ALL = "All programs of the cluster side"
 # the first match counts.
 PROGRAMS = (
     ("deviceplugin/", "", AGENT),
-    ("pyvgpu/kube/metrics.py", "", ALL),
+    ("pyvgpu/kube/api_metrics.py", "", ALL),
     ("controller/sidecar/meters.py", "NodeMeter", "`pyvgpu sidecar-node`"),
     ("controller/sidecar/meters.py", "", "`pyvgpu sidecar-controller`"),
     ("controller/webhook/", "", "`pyvgpu webhook`"),
@@ -51,11 +51,11 @@ PROGRAMS = (
 )
 # Labels that are not written beside a metric's name: the agent builds its metrics in bulk.
 LABELS = {
-    "pyvgpu_container_": metrics.CONTAINER_LABELS,
-    "pyvgpu_device_": metrics.DEVICE_LABELS,
-    metrics.FINDINGS.name: ("kind",),
-    metrics.GRANTS.name: ("state",),
-    metrics.BUILD.name: ("version",),
+    "pyvgpu_container_": metric_families.CONTAINER_LABELS,
+    "pyvgpu_device_": metric_families.DEVICE_LABELS,
+    metric_families.FINDINGS.name: ("kind",),
+    metric_families.GRANTS.name: ("state",),
+    metric_families.BUILD.name: ("version",),
 }
 
 

@@ -21,12 +21,12 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors, names
-from pyvgpu.allocator import facts
+from pyvgpu.allocator import datatypes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    Shares = Mapping[str, Sequence[facts.NodeShare]]  # by container
+    Shares = Mapping[str, Sequence[datatypes.NodeShare]]  # by container
 
 VERSION = 1
 LEAST_KEY_BYTES = hashlib.sha256().digest_size
@@ -38,7 +38,7 @@ class Published:
     """The devices and placements that an agent publishes for its node."""
 
     memory_unit: int  # bytes of one vmemory
-    devices: tuple[facts.NodeDevice, ...]
+    devices: tuple[datatypes.NodeDevice, ...]
     minors: Mapping[str, int] = dataclasses.field(default_factory=dict)  # by UUID, if known
     placed: Mapping[str, Shares] = dataclasses.field(default_factory=dict)  # by a pod's uid
 
@@ -100,7 +100,7 @@ def read_node(text: str) -> Published:
             one["uuid"]: _number(one["minor"]) for one in listed if one.get("minor") is not None
         }
         placed = {_word(uid): _load(shares) for uid, shares in document.get("grants", {}).items()}
-        facts.NodeDevices(devices)
+        datatypes.NodeDevices(devices)
         return Published(_number(document["memory_unit"], 1), devices, minors, placed)
     except (KeyError, TypeError, ValueError, AttributeError, errors.DataError) as exc:
         raise errors.DataError(f"{names.NODE_DEVICES_ANNOTATION}: is damaged: {exc!r}") from exc
@@ -195,21 +195,21 @@ def _dump(shares: Shares) -> dict[str, list[dict[str, object]]]:
     }
 
 
-def _load(found: Mapping[str, Any]) -> dict[str, tuple[facts.NodeShare, ...]]:
+def _load(found: Mapping[str, Any]) -> dict[str, tuple[datatypes.NodeShare, ...]]:
     return {
         _word(container): tuple(
-            facts.NodeShare(_word(one["uuid"]), _number(one["vcore"]), _number(one["bytes"]))
+            datatypes.NodeShare(_word(one["uuid"]), _number(one["vcore"]), _number(one["bytes"]))
             for one in parts
         )
         for container, parts in found.items()
     }
 
 
-def _device(found: Mapping[str, Any], uuids: Mapping[str, str]) -> facts.NodeDevice:
+def _device(found: Mapping[str, Any], uuids: Mapping[str, str]) -> datatypes.NodeDevice:
     cordoned = found.get("cordoned", False)
     if type(cordoned) is not bool:
         raise TypeError("cordoned")
-    return facts.NodeDevice(
+    return datatypes.NodeDevice(
         uuid=_word(found["uuid"]),
         index=_number(found["index"]),
         memory_bytes=_number(found["bytes"], 1),
@@ -217,7 +217,7 @@ def _device(found: Mapping[str, Any], uuids: Mapping[str, str]) -> facts.NodeDev
         compute_class=_word(found.get("class", "")),
         numa=None if found.get("numa") is None else _number(found["numa"]),
         links={
-            uuids[index]: facts.DeviceLink(facts.LinkPath(_number(path)), _number(nvlinks))
+            uuids[index]: datatypes.DeviceLink(datatypes.LinkPath(_number(path)), _number(nvlinks))
             for index, (path, nvlinks, *_) in found.get("links", {}).items()
         },
         unhealthy=_word(found.get("health", "")),

@@ -20,7 +20,7 @@ import re
 from typing import TYPE_CHECKING, TypeVar
 
 from pyvgpu import errors, names, quantity
-from pyvgpu.allocator import facts
+from pyvgpu.allocator import datatypes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,9 +49,9 @@ ANNOTATIONS = (
 class DeviceSelector:
     """A pod's device selection, apart from amounts."""
 
-    selector: facts.Selector = dataclasses.field(default_factory=facts.Selector)
-    packing: facts.Packing | None = None  # None: the administrator's default
-    nearness: facts.Nearness | None = None  # None: preferred
+    selector: datatypes.Selector = dataclasses.field(default_factory=datatypes.Selector)
+    packing: datatypes.Packing | None = None  # None: the administrator's default
+    nearness: datatypes.Nearness | None = None  # None: preferred
     count: int | None = None  # of devices, for each container; None: derived from its vcore
     counts: Mapping[str, int] = dataclasses.field(default_factory=dict, hash=False)  # by container
 
@@ -59,10 +59,12 @@ class DeviceSelector:
         """Return the number of devices of a container, None if it is not given."""
         return self.counts.get(container, self.count)
 
-    def pod(self, containers: tuple[facts.Container, ...], packing: facts.Packing) -> facts.Pod:
+    def pod(
+        self, containers: tuple[datatypes.Container, ...], packing: datatypes.Packing
+    ) -> datatypes.Pod:
         """Return a pod of these *containers* with this selection, and *packing* as the default."""
-        nearness = self.nearness or facts.Nearness.PREFERRED
-        return facts.Pod(containers, self.packing or packing, nearness, self.selector)
+        nearness = self.nearness or datatypes.Nearness.PREFERRED
+        return datatypes.Pod(containers, self.packing or packing, nearness, self.selector)
 
 
 def read(annotations: Mapping[str, str]) -> DeviceSelector:
@@ -76,7 +78,7 @@ def read(annotations: Mapping[str, str]) -> DeviceSelector:
     }
     numa = annotations.get(names.DEVICE_NUMA_ANNOTATION)
     memory = annotations.get(names.DEVICE_MEMORY_ANNOTATION)
-    selector = facts.Selector(
+    selector = datatypes.Selector(
         **fields,
         instances=True,
         numa=None if numa is None else _numa(numa),
@@ -87,8 +89,8 @@ def read(annotations: Mapping[str, str]) -> DeviceSelector:
     count, counts = _counts(annotations.get(names.DEVICE_COUNT_ANNOTATION))
     return DeviceSelector(
         selector,
-        _one_of(facts.Packing, names.PACKING_ANNOTATION, annotations),
-        _one_of(facts.Nearness, names.TOPOLOGY_POLICY_ANNOTATION, annotations),
+        _one_of(datatypes.Packing, names.PACKING_ANNOTATION, annotations),
+        _one_of(datatypes.Nearness, names.TOPOLOGY_POLICY_ANNOTATION, annotations),
         count,
         counts,
     )

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from pyvgpu import quantity
-from pyvgpu.allocator import capacity, codes, facts
+from pyvgpu.allocator import capacity, codes, datatypes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class FreeCapacity:
     """A device with its free capacity."""
 
-    device: facts.NodeDevice
+    device: datatypes.NodeDevice
     vcore: int
     vmemory: int  # bytes; both may be below zero if the device is overcommitted
     tenants: int
@@ -32,7 +32,7 @@ class FreeCapacity:
         return text_of(max(self.vcore, 0), max(self.vmemory, 0))
 
 
-def of(node: facts.NodeDevices) -> tuple[FreeCapacity, ...]:
+def of(node: datatypes.NodeDevices) -> tuple[FreeCapacity, ...]:
     """Return the room on each device, in their order."""
     used: dict[str, list[int]] = {device.uuid: [0, 0, 0] for device in node.devices}
     for holding in node.held:
@@ -42,7 +42,7 @@ def of(node: facts.NodeDevices) -> tuple[FreeCapacity, ...]:
             sums[1] += holding.share.vmemory
             sums[2] += 1
     return tuple(
-        FreeCapacity(device, facts.WHOLE - vcore, device.memory_bytes - vmemory, tenants)
+        FreeCapacity(device, datatypes.WHOLE - vcore, device.memory_bytes - vmemory, tenants)
         for device, (vcore, vmemory, tenants) in zip(node.devices, used.values(), strict=True)
     )
 
@@ -54,11 +54,11 @@ _MOST = 1 << 62  # of a number
 _Kind = tuple[str, str, int | None, int, bool]
 
 
-def unfit(device: facts.NodeDevice, selector: facts.Selector) -> str:
+def unfit(device: datatypes.NodeDevice, selector: datatypes.Selector) -> str:
     """Return why *device* takes no share of this pod, whatever is free of it; empty if it does."""
     shut = _shut(device)
     # Compare identity first: comparing two selectors takes longer than all of the above.
-    if shut or selector is facts.ANY or selector == facts.ANY:
+    if shut or selector is datatypes.ANY or selector == datatypes.ANY:
         return shut
     if device.uuid in selector.not_uuids:
         return "is excluded by the pod"
@@ -67,7 +67,7 @@ def unfit(device: facts.NodeDevice, selector: facts.Selector) -> str:
     return _not_of_kind(_kind(device), selector)
 
 
-def _shut(device: facts.NodeDevice) -> str:
+def _shut(device: datatypes.NodeDevice) -> str:
     """Return why *device* takes no new shares of any pod."""
     if device.unhealthy:
         return f"is unhealthy: {device.unhealthy}"
@@ -78,7 +78,7 @@ def _shut(device: facts.NodeDevice) -> str:
     return ""
 
 
-def _kind(device: facts.NodeDevice) -> _Kind:
+def _kind(device: datatypes.NodeDevice) -> _Kind:
     return (
         device.model,
         device.compute_class,
@@ -88,7 +88,7 @@ def _kind(device: facts.NodeDevice) -> _Kind:
     )
 
 
-def _not_of_kind(kind: _Kind, selector: facts.Selector) -> str:
+def _not_of_kind(kind: _Kind, selector: datatypes.Selector) -> str:
     model, compute_class, numa, memory_bytes, instance = kind
     if instance and not selector.instances:
         return "is a MIG device, of which a process sees only one, and several devices are asked"
@@ -110,8 +110,8 @@ def _not_of_kind(kind: _Kind, selector: facts.Selector) -> str:
 
 
 def has(
-    device: facts.NodeDevice,
-    need: facts.ContainerNeed,
+    device: datatypes.NodeDevice,
+    need: datatypes.ContainerNeed,
     vcore: int,
     vmemory: int,
     *,
@@ -131,7 +131,7 @@ def has(
 
 def used(room: FreeCapacity) -> float:
     """Return the allocated part of a device, of time or of memory, whichever is larger."""
-    return 1 - min(room.vcore / facts.WHOLE, room.vmemory / room.device.memory_bytes)
+    return 1 - min(room.vcore / datatypes.WHOLE, room.vmemory / room.device.memory_bytes)
 
 
 def numbers(unit: int, free: Sequence[FreeCapacity]) -> capacity.Capacity:
@@ -156,7 +156,7 @@ def numbers(unit: int, free: Sequence[FreeCapacity]) -> capacity.Capacity:
     )
 
 
-def asked(pod: facts.Pod) -> capacity.Ask:
+def asked(pod: datatypes.Pod) -> capacity.Ask:
     """Return a pod's request, as plain numbers."""
     selector = pod.selector
 
@@ -172,13 +172,15 @@ def asked(pod: facts.Pod) -> capacity.Ask:
             )
             for container in pod.containers
         ),
-        None if selector == facts.ANY else allow,
+        None if selector == datatypes.ANY else allow,
         selector.uuids,
         selector.not_uuids,
     )
 
 
-def short(room: FreeCapacity, need: facts.ContainerNeed, held: Sequence[facts.Holding]) -> str:
+def short(
+    room: FreeCapacity, need: datatypes.ContainerNeed, held: Sequence[datatypes.Holding]
+) -> str:
     """Return why *need* does not fit on the device of *room*; empty if it fits.
 
     *held* are the shares allocated on this device.
@@ -214,7 +216,7 @@ def _either(wanted: frozenset[str]) -> str:
     return " or ".join(sorted(wanted))
 
 
-def holders(held: Sequence[facts.Holding]) -> str:
+def holders(held: Sequence[datatypes.Holding]) -> str:
     """Format the holders of a device with their shares."""
     return ", ".join(
         f"{one.holder} {one.share.vcore} vcore {quantity.format_size(one.share.vmemory)}"

@@ -12,7 +12,7 @@ import itertools
 import math
 from typing import TYPE_CHECKING
 
-from pyvgpu.allocator import facts
+from pyvgpu.allocator import datatypes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,8 +21,8 @@ NVLINK = 0  # the tier before those of facts.LinkPath
 TIER = 100  # cost of one tier
 MOST_SETS = 5000  # up to which all sets are tried; else only sets grown from each device
 
-_APART = facts.DeviceLink()
-_FURTHEST = (len(facts.LinkPath) + 1) * TIER
+_APART = datatypes.DeviceLink()
+_FURTHEST = (len(datatypes.LinkPath) + 1) * TIER
 
 
 class PairCosts:
@@ -42,19 +42,19 @@ class PairCosts:
 
 
 @functools.lru_cache(maxsize=64)
-def table(devices: tuple[facts.NodeDevice, ...]) -> PairCosts:
+def table(devices: tuple[datatypes.NodeDevice, ...]) -> PairCosts:
     """Return the table of *devices*."""
     return PairCosts(tuple(tuple(_cost(one, other) for other in devices) for one in devices))
 
 
-def _cost(one: facts.NodeDevice, other: facts.NodeDevice) -> int:
+def _cost(one: datatypes.NodeDevice, other: datatypes.NodeDevice) -> int:
     if one.uuid == other.uuid:
         return 0
     link = one.links.get(other.uuid) or other.links.get(one.uuid) or _APART
     if link.nvlinks:
         return TIER - min(link.nvlinks, TIER - 1)
     same_node = one.numa is not None and one.numa == other.numa
-    path = min(link.path, facts.LinkPath.NUMA) if same_node else link.path
+    path = min(link.path, datatypes.LinkPath.NUMA) if same_node else link.path
     return (path + 1) * TIER
 
 
@@ -73,7 +73,7 @@ def crowds(near: PairCosts, free: tuple[int, ...]) -> dict[int, tuple[int, ...]]
 
 
 def _crowd(row: tuple[int, ...], one: int, free: tuple[int, ...]) -> tuple[int, ...]:
-    counts = [0] * (len(facts.LinkPath) + 1)
+    counts = [0] * (len(datatypes.LinkPath) + 1)
     for other in free:
         if other != one:
             counts[(row[other] - 1) // TIER] += 1

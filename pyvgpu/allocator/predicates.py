@@ -18,7 +18,7 @@ from pyvgpu import names
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pyvgpu.allocator import facts
+    from pyvgpu.allocator import datatypes
 
 INDEX, NODE, TIME = (f"{names.GAIA_PREDICATE}{suffix}" for suffix in ("gpu-idx-", "node", "time"))
 ASSIGNED = names.GAIA_ASSIGNED_ANNOTATION
@@ -26,7 +26,7 @@ ASSIGNED = names.GAIA_ASSIGNED_ANNOTATION
 
 def notes(
     containers: Iterable[str],
-    shares: Mapping[str, Sequence[facts.NodeShare]],
+    shares: Mapping[str, Sequence[datatypes.NodeShare]],
     node: str,
     minors: Mapping[str, int],
     when: str,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, quantity
-from pyvgpu.allocator import facts
+from pyvgpu.allocator import datatypes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def read(
     vcore: int, vmemory: int, count: int | None = None, *, least: int = 1
-) -> facts.ContainerNeed:
+) -> datatypes.ContainerNeed:
     """Return the need for *vcore* and *vmemory* (bytes) of one container.
 
     *count*, if it is given, is the number of devices over which they are spread evenly. *least* is
@@ -29,25 +29,25 @@ def read(
         return _spread(vcore, vmemory, count, least)
     if vcore % quantity.WHOLE_DEVICE == 0:
         devices = vcore // quantity.WHOLE_DEVICE
-        return facts.ContainerNeed(quantity.WHOLE_DEVICE, -(-vmemory // devices), devices)
+        return datatypes.ContainerNeed(quantity.WHOLE_DEVICE, -(-vmemory // devices), devices)
     if vcore > quantity.WHOLE_DEVICE:
         whole = vcore // quantity.WHOLE_DEVICE * quantity.WHOLE_DEVICE
         raise errors.UsageError(
             f"vcore {vcore}: above 100 it must be a multiple of 100, for whole devices; "
             f"valid would be {whole} or {whole + quantity.WHOLE_DEVICE}"
         )
-    return facts.ContainerNeed(vcore, _memory(vcore, vmemory, least))
+    return datatypes.ContainerNeed(vcore, _memory(vcore, vmemory, least))
 
 
-def _spread(vcore: int, vmemory: int, count: int, least: int) -> facts.ContainerNeed:
+def _spread(vcore: int, vmemory: int, count: int, least: int) -> datatypes.ContainerNeed:
     if count < 1 or vcore % count or vcore > count * quantity.WHOLE_DEVICE:
         raise errors.UsageError(
             f"vcore {vcore} on {count} devices: must be the same whole number from 1 to 100 of "
             f"each, such as {50 * max(count, 1)}"
         )
     if vcore == count * quantity.WHOLE_DEVICE:
-        return facts.ContainerNeed(quantity.WHOLE_DEVICE, -(-vmemory // count), count)
-    return facts.ContainerNeed(
+        return datatypes.ContainerNeed(quantity.WHOLE_DEVICE, -(-vmemory // count), count)
+    return datatypes.ContainerNeed(
         vcore // count, _memory(vcore, vmemory, least * count) // count, count
     )
 
@@ -67,7 +67,7 @@ def _memory(vcore: int, vmemory: int, least: int) -> int:
     return vmemory
 
 
-def phases(containers: Iterable[facts.Container]) -> tuple[tuple[str, ...], ...]:
+def phases(containers: Iterable[datatypes.Container]) -> tuple[tuple[str, ...], ...]:
     """Return the sets of containers that run concurrently: one per init container, and a last.
 
     Kubelet's rule: an init container runs beside the sidecars that were started before it, the
@@ -77,16 +77,16 @@ def phases(containers: Iterable[facts.Container]) -> tuple[tuple[str, ...], ...]
     running: list[str] = []
     apps: list[str] = []
     for container in containers:
-        if container.kind is facts.ContainerKind.INIT:
+        if container.kind is datatypes.ContainerKind.INIT:
             found.append((*running, container.name))
-        elif container.kind is facts.ContainerKind.SIDECAR:
+        elif container.kind is datatypes.ContainerKind.SIDECAR:
             running.append(container.name)
         else:
             apps.append(container.name)
     return (*found, (*running, *apps))
 
 
-def effective(containers: Iterable[facts.Container]) -> tuple[int, int]:
+def effective(containers: Iterable[datatypes.Container]) -> tuple[int, int]:
     """Return the vcore and the bytes that kubelet counts for a pod: the maximum of all phases.
 
     For whole devices the bytes are those requested, not those allocated.

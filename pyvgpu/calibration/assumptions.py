@@ -14,8 +14,8 @@ from pyvgpu.simulation.law import Law
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from pyvgpu.calibration.calibration_record import KitRecord
     from pyvgpu.calibration.measured import Value
-    from pyvgpu.calibration.record import KitRecord
     from pyvgpu.models import Model
 
 KIB, MIB = 1 << 10, 1 << 20

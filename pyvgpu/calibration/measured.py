@@ -13,7 +13,7 @@ from pyvgpu import errors, models
 from pyvgpu.simulation import machines
 
 if TYPE_CHECKING:
-    from pyvgpu.calibration.record import KitRecord
+    from pyvgpu.calibration.calibration_record import KitRecord
 
 MOST_UNCOUNTED = 64 << 20
 MIB = 1 << 20

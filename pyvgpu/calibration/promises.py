@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pyvgpu.calibration.record import KitRecord
+    from pyvgpu.calibration.calibration_record import KitRecord
 
 POINTS = 5  # percentage points by which a share may be off within a few seconds
 SHORTEST_US = 100  # shorter kernels leave the device idle until the host launches more

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.calibration import assumptions, measured, promises, record, words
+from pyvgpu.calibration import assumptions, calibration_record, formatting, measured, promises
 from pyvgpu.models import MIB
 from pyvgpu.simulation import machines
 
 if TYPE_CHECKING:
     import argparse
 
+    from pyvgpu.calibration.calibration_record import KitRecord
     from pyvgpu.calibration.measured import Value
-    from pyvgpu.calibration.record import KitRecord
     from pyvgpu.models import Model
 
 _DESCRIPTION = """\
@@ -89,9 +89,9 @@ def find(path: Path, options: argparse.Namespace) -> RecordResults:
     """Read the record at *path*, compare it, and write the machine file if asked to."""
     if options.write is not None:
         _check_target(options.write)
-    read = record.load(path)
+    read = calibration_record.load(path)
     if read.simulated and not options.simulated:
-        raise record.RecordError(
+        raise calibration_record.RecordError(
             f"{read.path}: a record of a simulated device, which says nothing about a GPU; "
             f"--simulated accepts it anyway"
         )
@@ -117,7 +117,7 @@ def _check_target(path: Path) -> None:
 
 def _write(path: Path, read: KitRecord, model: Model, values: dict[str, Value]) -> None:
     if not values.keys() & set(machines.LAW_KEYS):
-        raise record.RecordError(
+        raise calibration_record.RecordError(
             f"{read.path}: has no measurements of the device's behaviour, so there is nothing "
             f"to write; run the kit with --only {LAW_STAGES}"
         )
@@ -167,8 +167,8 @@ def _show(found: RecordResults) -> None:
     for line in found.lines:
         figures.add_row(
             line.title,
-            words.shown(line.assumed, line.unit),
-            words.shown(line.measured, line.unit),
+            formatting.shown(line.assumed, line.unit),
+            formatting.shown(line.measured, line.unit),
             text.Text(line.consequence, style="yellow" if line.differs else ""),
         )
     out.print(figures)
@@ -185,7 +185,7 @@ def _show(found: RecordResults) -> None:
             out.print(text.Text(f"{begin}: {outcome.what}: {outcome.seen}"))
     for stage in read.unfinished:
         said = f"{stage.state}: {stage.reason}" if stage.reason else stage.state
-        if stage.state != record.IMPOSSIBLE:
+        if stage.state != calibration_record.IMPOSSIBLE:
             said += f"; run the kit with --only {stage.name}"
         out.print(text.Text(f"stage {stage.name}: {said}"))
     for sentence in _conclusion(found):

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from pyvgpu import device, errors, log, names, shim
 from pyvgpu.cli import progress
 from pyvgpu.cli import run as runs
-from pyvgpu.deviceplugin import settings
+from pyvgpu.deviceplugin import agent_settings
 from pyvgpu.deviceplugin.containers import cdi_edits
-from pyvgpu.deviceplugin.devices import node_driver, simulated
+from pyvgpu.deviceplugin.devices import node_driver, simulated_devices
 from pyvgpu.machine import holders
 from pyvgpu.run import container_files, loader_check, run_files, run_setup, supervisor
 from pyvgpu.simulation import simulator
@@ -170,13 +170,13 @@ def _put(document: Mapping[str, Any], output: Path | None) -> None:
 
 def _find_host(simulate: str | None, cache: Path) -> ContainerHost:
     """Mirror the driver for containers below *cache*, and read the devices."""
-    known = settings.AgentSettings("", state=cache / _STATE, simulate=simulate or "")
+    known = agent_settings.AgentSettings("", state=cache / _STATE, simulate=simulate or "")
     machine = None
     try:
         known.state.mkdir(parents=True, exist_ok=True)
         if simulate is not None:
             machine = simulator.open_machine(simulate).folder
-            known = dataclasses.replace(known, driver_root=simulated.install(known.state))
+            known = dataclasses.replace(known, driver_root=simulated_devices.install(known.state))
             os.environ[names.SIMULATED_MACHINE_VARIABLE] = str(machine)
     except OSError as exc:
         raise errors.UnavailableError(f"{known.state}: {str(exc.strerror).lower()}") from exc

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.cli import cluster
+from pyvgpu.cli import cluster_options
 from pyvgpu.controller.claims import collecting
 from pyvgpu.http import endpoints
 from pyvgpu.kube import leases, threads
@@ -28,17 +28,19 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Add the options of `pyvgpu claim-controller`."""
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
-    cluster.add_place(parser)
+    cluster_options.add_place(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Sweep until a termination signal arrives, while we hold the lease."""
     with errors.needing("prometheus-client", "kubernetes"):
-        from pyvgpu.controller.claims.meter import ClaimMeter
+        from pyvgpu.controller.claims.claim_metrics import ClaimMeter
     meter = ClaimMeter()
-    api = cluster.connect(options, meter)
-    stop = cluster.stop_on_signals()
-    lease = leases.Lease(api, cluster.namespace(options), leases.CLAIMS, cluster.identity())
+    api = cluster_options.connect(options, meter)
+    stop = cluster_options.stop_on_signals()
+    lease = leases.Lease(
+        api, cluster_options.namespace(options), leases.CLAIMS, cluster_options.identity()
+    )
     meter.gauge(
         "pyvgpu_claim_acts", "1 if this replica holds the lease.", lambda: float(lease.is_held)
     )

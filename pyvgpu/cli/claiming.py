@@ -6,9 +6,9 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
+from pyvgpu.allocator import datatypes
 from pyvgpu.allocator import device_selector as wishes
-from pyvgpu.allocator import facts
-from pyvgpu.controller.claims import seen, shapes, templates
+from pyvgpu.controller.claims import claim_templates, seen, templates
 from pyvgpu.controller.scheduler import cache, pod_request, wait_reasons
 from pyvgpu.kube import apiserver, objects
 
@@ -79,12 +79,16 @@ def explain(api: apiserver.ApiServer, pod: Object) -> ClaimExplanation | None:
         lines.append(f"claim {name}: {line}")
         if waits:
             wants[name] = found
-            plain = not shapes.is_ours(entry.get("resourceClaimTemplateName"))
+            plain = not claim_templates.is_ours(entry.get("resourceClaimTemplateName"))
             lines += [f"claim {name}: not judged here: {text}" for text in found.unjudged if plain]
     if count := seen.whole_devices(pod):
         ours = True
         wants["whole"] = seen.ClaimRequest(
-            (pod_request.ContainerRequest(facts.ContainerKind.APP, facts.WHOLE * count, 0),)
+            (
+                pod_request.ContainerRequest(
+                    datatypes.ContainerKind.APP, datatypes.WHOLE * count, 0
+                ),
+            )
         )
     if not ours:
         return None
@@ -102,14 +106,14 @@ def explain(api: apiserver.ApiServer, pod: Object) -> ClaimExplanation | None:
     return ClaimExplanation(wait_reasons.look(_cache(api), asked, every_device=True), tuple(lines))
 
 
-def _selector(pod: Object) -> facts.Selector:
+def _selector(pod: Object) -> datatypes.Selector:
     """Return the device selector of a pod's annotations, which count if we made its claims."""
-    if not any(map(shapes.is_ours, templates.named_by(pod))):
-        return facts.ANY
+    if not any(map(claim_templates.is_ours, templates.named_by(pod))):
+        return datatypes.ANY
     try:
         return wishes.read(objects.section(pod, "metadata", "annotations")).selector
     except errors.UsageError:  # edited since the webhook accepted them
-        return facts.ANY
+        return datatypes.ANY
 
 
 def _cache(api: apiserver.ApiServer) -> cache.Cache:

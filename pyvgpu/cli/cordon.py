@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyvgpu.cli import agent
+from pyvgpu.cli import agent_options
 from pyvgpu.deviceplugin import admin_socket
 
 if TYPE_CHECKING:
@@ -29,11 +29,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("uuid", metavar="UUID", help="the device, as nvidia-smi -L shows it")
     add("--undo", action="store_true", help="allow new containers on it again")
-    agent.add_state(parser)
+    agent_options.add_state(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Send the order to the agent, and print its answer."""
     order = {"order": "cordon", "uuid": options.uuid, "undo": options.undo}
-    print(admin_socket.tell(agent.state(options), order))
+    print(admin_socket.tell(agent_options.state(options), order))
     return 0

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from pyvgpu import errors, models
-from pyvgpu.demo import assertions, play, report, script, show
+from pyvgpu.demo import assertions, html_report, live_display, play, script
 from pyvgpu.quantity import format_size
 from pyvgpu.simulation import machines
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from pyvgpu.demo.facts import DemoPlan
+    from pyvgpu.demo.observations import DemoPlan
 
 DEFAULT_SECONDS = "12"
 _DESCRIPTION = """\
@@ -65,11 +65,11 @@ def run(options: argparse.Namespace) -> int:
     if len(machines.parse_machine(wanted)) != 1:
         raise errors.UsageError(f"--simulate {wanted!r}: must be of one device, such as h100")
     if options.report is not None:
-        report.check_possible(options.report)
+        html_report.check_possible(options.report)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
     if options.json:
-        seen = play.play(seconds, options.simulate, lambda _: show.Nowhere())
+        seen = play.play(seconds, options.simulate, lambda _: live_display.Nowhere())
         found = assertions.judge(seen)
         print(assertions.document(seen, found))
     else:
@@ -77,9 +77,9 @@ def run(options: argparse.Namespace) -> int:
         seen = play.play(seconds, options.simulate, lambda plan: _screen(plan, console))
         found = assertions.judge(seen)
         console.print()
-        console.print(show.verdicts(found))
+        console.print(live_display.verdicts(found))
     if options.report is not None:
-        report.write(options.report, seen, found)
+        html_report.write(options.report, seen, found)
     return 0 if all(verdict.holds for verdict in found) else 1
 
 
@@ -98,16 +98,16 @@ def _console() -> Console:
 
     if sys.stdout.isatty():
         return Console(highlight=False)
-    return Console(highlight=False, width=show.WIDTH, force_terminal=False)
+    return Console(highlight=False, width=live_display.WIDTH, force_terminal=False)
 
 
-def _screen(plan: DemoPlan, console: Console) -> show.Screen:
+def _screen(plan: DemoPlan, console: Console) -> live_display.Screen:
     console.print(
         f"one device, {plan.device}, {format_size(plan.memory)}; six tenants; {plan.seconds} s\n"
     )
     if console.is_terminal and not console.is_dumb_terminal:
-        return show.Alive(plan, console)
-    return show.Lines(plan, console)
+        return live_display.Alive(plan, console)
+    return live_display.Lines(plan, console)
 
 
 def _end(number: int, _: object) -> NoReturn:

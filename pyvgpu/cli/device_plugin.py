@@ -10,15 +10,15 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors, log, names
-from pyvgpu.allocator import facts
+from pyvgpu.allocator import datatypes
 from pyvgpu.cli import gpu_manager, places, table, termination
-from pyvgpu.cli.agent import STATE
+from pyvgpu.cli.agent_options import STATE
 from pyvgpu.cli.table import Group, Option
-from pyvgpu.deviceplugin import allocation_api, settings
+from pyvgpu.deviceplugin import agent_settings, allocation_api
+from pyvgpu.deviceplugin.agent_settings import DEFAULT_LISTEN, AgentSettings, Placement, Profile
 from pyvgpu.deviceplugin.allocation_api import Api
 from pyvgpu.deviceplugin.gpu_manager import profile
 from pyvgpu.deviceplugin.kubelet import device_ids
-from pyvgpu.deviceplugin.settings import DEFAULT_LISTEN, AgentSettings, Placement, Profile
 from pyvgpu.kube import process_tuning
 from pyvgpu.simulation import simulator
 
@@ -147,7 +147,7 @@ SHARING = Group(
             "binpack|spread",
             "packing",
             "binpack: fill one device after the other; spread: use all evenly",
-            table.one_of(facts.Packing),
+            table.one_of(datatypes.Packing),
             "binpack",
         ),
         Option(
@@ -293,7 +293,7 @@ HEALTH = Group(
             "ignored_xids",
             "Xids that do not make a device unhealthy, separated by commas; '' for none",
             table.numbers(1, 9999, "13,31,43"),
-            ",".join(map(str, sorted(settings.APPLICATION_XIDS))),
+            ",".join(map(str, sorted(agent_settings.APPLICATION_XIDS))),
         ),
         Option(
             "--recover-seconds",
@@ -328,7 +328,7 @@ WATCHING = Group(
             "report|kill",
             "audit_action",
             "what happens to a process that exceeds its quota: it is reported, or killed",
-            table.one_of(settings.AuditAction),
+            table.one_of(agent_settings.AuditAction),
             "report",
         ),
     ),
@@ -372,8 +372,8 @@ def settings_of(
     found = {**theirs, **found}  # our options take precedence
     found.setdefault("node", os.environ.get("NODE_NAME") or socket.gethostname())
     said = {"verbose": found.pop("verbose", False), **SAYING.read(options)}
-    rules = dataclasses.replace(settings.HealthRules(), **HEALTH.read(options))
-    slicing = settings.TimeSlicing(
+    rules = dataclasses.replace(agent_settings.HealthRules(), **HEALTH.read(options))
+    slicing = agent_settings.TimeSlicing(
         found.pop("replicas", 0), found.pop("slice_resource", names.GPU_SHARED_RESOURCE)
     )
     found["apis"] = _apis(found.get("apis", ()), slicing, api)
@@ -392,7 +392,7 @@ def settings_of(
 
 
 def _apis(
-    words: tuple[str, ...], slicing: settings.TimeSlicing, default: Api
+    words: tuple[str, ...], slicing: agent_settings.TimeSlicing, default: Api
 ) -> allocation_api.Configured:
     """Return the configured APIs; UsageError unless time slices are configured as a whole."""
     found = allocation_api.parse(words, Api.TIME_SLICES if slicing.replicas else default)
@@ -424,13 +424,13 @@ def serve(options: argparse.Namespace, api: allocation_api.Api) -> int:
     settings, said = settings_of(options, api)
     with errors.needing("grpcio", "node"):
         from pyvgpu.deviceplugin import agent
-        from pyvgpu.deviceplugin.devices import simulated
+        from pyvgpu.deviceplugin.devices import simulated_devices
     log.begin(**said)
     for line in gpu_manager.warnings(options):
         logging.getLogger(__name__).warning("%s", line)
     process_tuning.limit_memory()
     process_tuning.settle()
-    one = agent.Agent(simulated.settle(settings))
+    one = agent.Agent(simulated_devices.settle(settings))
     termination.on_signals(one.stop)
     one.run()
     return 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pyvgpu
 from pyvgpu import doctor, errors, names
-from pyvgpu.doctor import inside, node, trial
+from pyvgpu.doctor import inside, node_checks, trial
 from pyvgpu.simulation import simulator
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ _COLOURS = {
     doctor.CheckState.LIMITED: "yellow",
     doctor.CheckState.MISSING: "red",
 }
-_OF_A_NODE = node.NodePaths()
+_OF_A_NODE = node_checks.NodePaths()
 _MORE = (
     "More can be tested on a GPU, such as frameworks, several tenants and the shim's cost per "
     "call: `make gpu-kit` packs the tests, also for machines offline (docs/on-real-gpus.md)."
@@ -131,8 +131,8 @@ def _check(options: argparse.Namespace) -> None:
 
 def _report(options: argparse.Namespace) -> DoctorReport:
     if options.node:
-        where = node.NodePaths(options.state, options.kubelet, options.cdi, options.agent)
-        rows = node.examine(where, os.environ)
+        where = node_checks.NodePaths(options.state, options.kubelet, options.cdi, options.agent)
+        rows = node_checks.examine(where, os.environ)
         return _judged("node", rows, "the agent of this node has what it needs")
     place = inside.find()
     if place is not None:

@@ -7,16 +7,24 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors, quantity
-from pyvgpu.cli import agents, claiming, cluster, refusals, scheduling
+from pyvgpu.cli import agent_scrape, claiming, cluster_options, refusals, scheduler_snapshot
 from pyvgpu.controller.kubectl import agent_metrics
 from pyvgpu.controller.scheduler import cache, pod_request, sampling, wait_reasons
-from pyvgpu.controller.sidecar import completion, explain, how, nodes, pods, projections, reconcile
+from pyvgpu.controller.sidecar import (
+    how,
+    main_completion,
+    nodes,
+    projections,
+    reconcile,
+    sidecar_explanation,
+    sidecar_pods,
+)
 from pyvgpu.kube import apiserver, leases, objects
 
 if TYPE_CHECKING:
     import argparse
 
-    from pyvgpu.controller.sidecar.settings import SidecarSettings
+    from pyvgpu.controller.sidecar.controller_settings import SidecarSettings
     from pyvgpu.kube.objects import Object
 
 _DESCRIPTION = """\
@@ -45,20 +53,20 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add("pod", metavar="POD", help="the name of the pod")
     add("-n", "--namespace", metavar="NAME", help="the pod's namespace (the kubeconfig's)")
     add("--json", action="store_true", help="print one JSON object")
-    cluster.add_context(parser)
+    cluster_options.add_context(parser)
     add(
         "--controller-namespace",
         metavar="NAME",
-        default=cluster.NAMESPACE,
+        default=cluster_options.NAMESPACE,
         help="the namespace of our programs' leases (%(default)s)",
     )
-    cluster.add_agents(parser)
-    cluster.add_settings(parser)
+    cluster_options.add_agents(parser)
+    cluster_options.add_settings(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Read the pod and its related objects, and explain."""
-    settings = cluster.sidecar_settings(options)
+    settings = cluster_options.sidecar_settings(options)
     api = apiserver.connect(options.kubeconfig, context=options.context)
     namespace = options.namespace or apiserver.default_namespace(
         options.kubeconfig, options.context
@@ -76,11 +84,13 @@ def run(options: argparse.Namespace) -> int:
         document = json.dumps(found.document(), indent=2)
         print(document if options.json else found.text(f"{namespace}/{options.pod}"))
         return 0
-    pod = pods.read(thing)
+    pod = sidecar_pods.read(thing)
     around = RelatedObjects(api, options.controller_namespace, settings)
     moment = reconcile.DecisionMoment(datetime.datetime.now(datetime.UTC), lambda: 0.5)
-    said = explain.explain(pod, around.of(pod, projections.job_of(thing)), moment, settings)
-    if pod.phase not in completion.TERMINAL:
+    said = sidecar_explanation.explain(
+        pod, around.of(pod, projections.job_of(thing)), moment, settings
+    )
+    if pod.phase not in main_completion.TERMINAL:
         around.ask_for_the_controller()
     memory = _memory(api, options, pod) if asked is not None and not asked.over else []
     if options.json:
@@ -101,11 +111,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _memory(
-    api: apiserver.ApiServer, options: argparse.Namespace, pod: pods.Pod
+    api: apiserver.ApiServer, options: argparse.Namespace, pod: sidecar_pods.Pod
 ) -> list[dict[str, Any]]:
     """Return what limits the memory of a pod's containers, as its node's agent reports it."""
     try:
-        report = (agents.reports(api, options.agent_namespace, {pod.node}) or {}).get(pod.node)
+        report = (agent_scrape.reports(api, options.agent_namespace, {pod.node}) or {}).get(
+            pod.node
+        )
     except apiserver.ServerError:
         report = None
     if not isinstance(report, agent_metrics.AgentMetrics):
@@ -129,8 +141,8 @@ def _waits(
     options: argparse.Namespace,
 ) -> int:
     """Print why a pod has no node."""
-    known = scheduling.from_cluster(api, cache.SchedulerSettings())
-    pod = pod_request.read(thing, None, unit=scheduling.unit_of(known)) or asked
+    known = scheduler_snapshot.from_cluster(api, cache.SchedulerSettings())
+    pod = pod_request.read(thing, None, unit=scheduler_snapshot.unit_of(known)) or asked
     why = wait_reasons.look(known, pod, every_device=True)
     if options.json:
         print(json.dumps(why.document(), indent=2))
@@ -158,7 +170,7 @@ class RelatedObjects:
         self._settings = settings
         self.unknown: list[str] = []
 
-    def of(self, pod: pods.Pod, job: str) -> how.Surroundings:
+    def of(self, pod: sidecar_pods.Pod, job: str) -> how.Surroundings:
         """Return the surroundings of *pod*, which belongs to *job*."""
         counts = self._job(pod, job) if job and pod.restart_policy == "OnFailure" else None
         if not pod.node:
@@ -182,7 +194,7 @@ class RelatedObjects:
                 f"when a sidecar-controller is active again: none has been since {renewed}"
             )
 
-    def _job(self, pod: pods.Pod, name: str) -> how.OwningJob | None:
+    def _job(self, pod: sidecar_pods.Pod, name: str) -> how.OwningJob | None:
         folder = f"/apis/batch/v1/namespaces/{pod.namespace}/jobs"
         job = self._read(f"{folder}/{name}", f"Job {name}")
         return projections.job(job, [pod]) if job else None

@@ -15,12 +15,12 @@ from pyvgpu.cli import progress
 from pyvgpu.volumes import (
     cdi,
     driver_follower,
+    folder_watch,
     mirror_plan,
     node_mirror,
     root,
     survey,
     volumeconf,
-    watch,
 )
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def _follow(finder: survey.RootFinder, mirror: node_mirror.NodeMirror, *, as_jso
                 _say(news.state.specification)
         last = news.state
 
-    with watch.FolderWatch() as watched:
+    with folder_watch.FolderWatch() as watched:
         follower = driver_follower.DriverFollower(finder, mirror, watched, tell)
         with _stopped_by_signals(follower):
             follower.run()

@@ -10,8 +10,8 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING
 
-from pyvgpu.allocator import explain
-from pyvgpu.cli import scheduling
+from pyvgpu.allocator import placement_explanation
+from pyvgpu.cli import scheduler_snapshot
 from pyvgpu.controller.scheduler import cache, pod_request, wait_reasons
 from pyvgpu.kube import apiserver, objects
 
@@ -57,7 +57,7 @@ class Explanation:
     @property
     def waits_for(self) -> str:
         """What the pod needs to start."""
-        if explain.FOR_NOW not in self.refusal.text:
+        if placement_explanation.FOR_NOW not in self.refusal.text:
             return self.refusal.text
         if self.pod.held is not None:
             room = f"room on the devices that its scheduler has chosen on {self.pod.node}"
@@ -109,10 +109,10 @@ def look(
     known, unknown = cache.Cache(cache.SchedulerSettings()), []
     phase = str(objects.section(thing, "status").get("phase"))
     node = pod.node
-    if explain.FOR_NOW not in refusal.text:
+    if placement_explanation.FOR_NOW not in refusal.text:
         return Explanation(pod, phase, refusal, None, ())
     try:
-        scheduling.tell_nodes(known, [api.call("GET", f"/api/v1/nodes/{node}")])
+        scheduler_snapshot.tell_nodes(known, [api.call("GET", f"/api/v1/nodes/{node}")])
     except apiserver.ServerError as exc:
         said = "you may not read it" if exc.status == 403 else str(exc)
         return Explanation(pod, phase, refusal, None, (f"node {node}: {said}",))
@@ -123,7 +123,7 @@ def look(
                 for tenant in page
                 if objects.section(tenant, "spec").get("nodeName") == node
             )
-            scheduling.tell_pods(known, own)
+            scheduler_snapshot.tell_pods(known, own)
     except apiserver.ServerError as exc:  # then holders are shown by uid only
         said = "you may not list them" if exc.status == 403 else str(exc)
         unknown.append(f"pods of {node}: {said}")

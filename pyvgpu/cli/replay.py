@@ -66,7 +66,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Replay the recordings and print the results."""
-    from pyvgpu.replay import compare, show
+    from pyvgpu.replay import compare, replay_output
 
     vcores = _vcores(options)
     process = _number(options.process, "--process", 4242)
@@ -78,12 +78,12 @@ def run(options: argparse.Namespace) -> int:
     several = len(traces) > 1
     jobs = compare.beside(traces, vcores) if several else [compare.alone(traces[0], vcores)]
     if options.json:
-        print(json.dumps(show.document(jobs, vcores), indent=2))
+        print(json.dumps(replay_output.document(jobs, vcores), indent=2))
     else:
-        _print(show.tables(jobs), show.NOTE)
+        _print(replay_output.tables(jobs), replay_output.NOTE)
     if options.html is not None:
         try:
-            options.html.write_text(show.page(jobs), encoding="utf-8")
+            options.html.write_text(replay_output.page(jobs), encoding="utf-8")
         except OSError as exc:
             raise errors.of_files(f"--html {options.html}: cannot be written", exc) from exc
     return 0

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.cli import cluster, scheduling, serving, table
+from pyvgpu.cli import cluster_options, scheduler_snapshot, serving, table
 from pyvgpu.controller.scheduler import cache
 from pyvgpu.controller.scheduler.shell import leader, leading, session
 from pyvgpu.http import endpoints
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NAME = leading.LEASE
-KEY = f"{cluster.AGENTS}/pyvgpu-placement"
+KEY = f"{cluster_options.AGENTS}/pyvgpu-placement"
 DRAIN_SECONDS = 2  # for kube-scheduler to move on to another replica
 
 _DESCRIPTION = """\
@@ -51,7 +51,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Add the options of `pyvgpu scheduler`."""
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
-    cluster.add_served(parser, NAME, "Service, Secret and lease", "kube-scheduler")
+    cluster_options.add_served(parser, NAME, "Service, Secret and lease", "kube-scheduler")
     add = parser.add_argument
     add(
         "--key",
@@ -59,7 +59,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         default=KEY,
         help="the Secret with the key that seals choices, created if missing (%(default)s)",
     )
-    scheduling.add_policy(parser)
+    scheduler_snapshot.add_policy(parser)
     add(
         "--resync",
         metavar="SECONDS",
@@ -98,35 +98,35 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="the name of this pod, which gets the leader's label ($POD_NAME)",
     )
     serving.add_options(parser)
-    cluster.add_place(parser)
+    cluster_options.add_place(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Serve until a termination signal arrives, while we hold the lease."""
     address = endpoints.read_address(options.serve, "--serve")
     settings = dataclasses.replace(
-        scheduling.read_settings(options),
+        scheduler_snapshot.read_settings(options),
         resync_seconds=table.seconds(1, 86_400, 60)(options.resync, "--resync"),
     )
     trusted = _read_authority(options)
     life = _read_life(options.client_days)
     own_callers = not (trusted or options.any_client)  # our authority signs client certificates
     with errors.needing("prometheus-client", "kubernetes"):
-        from pyvgpu.controller.scheduler.shell.meter import SchedulerMeter
+        from pyvgpu.controller.scheduler.shell.scheduler_metrics import SchedulerMeter
     meter = SchedulerMeter()
     callers, keys, identity = _find_certificates()
     with errors.needing("aiohttp", "kubernetes"):
         from pyvgpu.http import tls_server
     key_place = _read_place(identity, options.key)
-    api = cluster.connect(options, meter)
-    namespace = cluster.namespace(options)
-    stop = cluster.stop_on_signals()
+    api = cluster_options.connect(options, meter)
+    namespace = cluster_options.namespace(options)
+    stop = cluster_options.stop_on_signals()
     place = identity.ServerObjects(namespace, options.name)
     known = identity.Identity(api, serving.source(options, api, place, lasting=True))
     sealing = keys.Keys(api, key_place)
     asking = callers.Callers(api, place, life=life)
     wrap = callers.guard(lambda: trusted or asking.authorities())
-    lease = leases.Lease(api, namespace, options.name, cluster.identity())
+    lease = leases.Lease(api, namespace, options.name, cluster_options.identity())
     served = leader.Desk(meter.failures.inc)
     meter.watch(lambda: served.term, lambda: lease.is_held, known.expires)
 

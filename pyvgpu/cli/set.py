@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, quota
-from pyvgpu.cli import agent, limits
+from pyvgpu.cli import agent_options, limits
 from pyvgpu.deviceplugin import admin_socket
 from pyvgpu.machine import quota_socket, reservations, users
 
@@ -48,7 +48,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add("--policy", metavar="hard|elastic", help="whether it may use idle time of the device")
     add("--vcore-limit", metavar="N", help="elastic: the most that it may reach, vcore to 100")
     add("--priority", metavar="low|normal|high", help="which run yields when several have work")
-    agent.add_state(parser)
+    agent_options.add_state(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     live = reservations.Books().live()
     if "/" in options.name and not _is_run(options.name, live):
         order = {"order": "set", "name": options.name, "change": dataclasses.asdict(wanted)}
-        print(admin_socket.tell(agent.state(options), order))
+        print(admin_socket.tell(agent_options.state(options), order))
         return 0
     found = quota_socket.find(options.name, live)
     with quota_socket.Supervisor(found) as supervisor:

@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.cli import cluster
+from pyvgpu.cli import cluster_options
 from pyvgpu.controller.sidecar import shell
 from pyvgpu.http import endpoints
 from pyvgpu.kube import leases
@@ -31,20 +31,20 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Add the options of `pyvgpu sidecar-controller`."""
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
-    cluster.add_options(parser)
-    cluster.add_protected(parser)
+    cluster_options.add_options(parser)
+    cluster_options.add_protected(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Watch until a termination signal arrives, and act while we hold the lease."""
-    settings = cluster.sidecar_settings(options)
+    settings = cluster_options.sidecar_settings(options)
     with errors.needing("prometheus-client", "kubernetes"):
         from pyvgpu.controller.sidecar.meters import ControllerMeter
     meter = ControllerMeter()
-    api = cluster.connect(options, meter)
-    namespace = cluster.namespace(options)
-    stop = cluster.stop_on_signals()
-    lease = leases.Lease(api, namespace, leases.CONTROLLER, cluster.identity())
+    api = cluster_options.connect(options, meter)
+    namespace = cluster_options.namespace(options)
+    stop = cluster_options.stop_on_signals()
+    lease = leases.Lease(api, namespace, leases.CONTROLLER, cluster_options.identity())
     controller = shell.Controller(api, namespace, settings, lambda: lease.is_held, meter)
     shown = endpoints.Pages(meter.text, controller.alive, controller.ready)
     with endpoints.serving(options.listen, shown):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.cli import cluster
+from pyvgpu.cli import cluster_options
 from pyvgpu.http import endpoints
 from pyvgpu.kube import leases
 from pyvgpu.machine.container_runtimes import SOCKETS
@@ -42,8 +42,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         default=FOLDER,
         help="folder for the records of stops in progress (%(default)s)",
     )
-    cluster.add_options(parser)
-    cluster.add_protected(parser)
+    cluster_options.add_options(parser)
+    cluster_options.add_protected(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -53,19 +53,19 @@ def run(options: argparse.Namespace) -> int:
         raise errors.UsageError("--node: must name this node, such as node-1")
     with errors.needing("grpcio", "kubernetes"):
         from pyvgpu.controller.sidecar import cri, node_agent
-    settings = cluster.sidecar_settings(options)
+    settings = cluster_options.sidecar_settings(options)
     with errors.needing("prometheus-client", "kubernetes"):
         from pyvgpu.controller.sidecar.meters import NodeMeter
     meter = NodeMeter()
-    api = cluster.connect(options, meter)
+    api = cluster_options.connect(options, meter)
     runtime = cri.RuntimeClient(options.runtime or _socket())
     # The node's name is the holder, so that a restarted process keeps the lease.
-    lease = leases.Lease(api, cluster.namespace(options), leases.NODE + name, name)
+    lease = leases.Lease(api, cluster_options.namespace(options), leases.NODE + name, name)
     node = node_agent.NodeAgent(
         api, runtime, node_agent.NodePart(name, Path(options.folder)), settings, meter
     )
     with endpoints.serving(options.listen, endpoints.Pages(meter.text, node.alive, node.ready)):
-        node.run(lease, cluster.stop_on_signals())
+        node.run(lease, cluster_options.stop_on_signals())
     runtime.close()
     return 0
 

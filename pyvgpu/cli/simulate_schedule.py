@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.cli import cluster, scheduling
+from pyvgpu.cli import cluster_options, scheduler_snapshot
 from pyvgpu.controller.scheduler import cache, extender, pod_request
 from pyvgpu.controller.webhook import conversions, drafts
 from pyvgpu.kube import apiserver, objects
@@ -44,8 +44,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="output of `kubectl get nodes,pods -A -o json` (the live cluster)",
     )
-    scheduling.add_policy(parser)
-    cluster.add_kubeconfig(parser)
+    scheduler_snapshot.add_policy(parser)
+    cluster_options.add_kubeconfig(parser)
     add("--json", action="store_true", help="print one JSON object")
 
 
@@ -70,21 +70,23 @@ class Placed:
 
 def run(options: argparse.Namespace) -> int:
     """Place the pods in a copy of the cluster; 0 if all fit, else 1."""
-    settings = scheduling.read_settings(options)
-    pods = [_named(thing, at) for at, thing in enumerate(scheduling.read_objects(options.file))]
+    settings = scheduler_snapshot.read_settings(options)
+    pods = [
+        _named(thing, at) for at, thing in enumerate(scheduler_snapshot.read_objects(options.file))
+    ]
     if not pods:
         raise errors.DataError(f"{options.file}: contains no pod")
     if options.cluster:
         nodes = [
             thing
-            for thing in scheduling.read_objects(options.cluster)
+            for thing in scheduler_snapshot.read_objects(options.cluster)
             if thing.get("kind") == "Node"
         ]
-        known = scheduling.from_file(options.cluster, settings)
+        known = scheduler_snapshot.from_file(options.cluster, settings)
     else:
         api = apiserver.connect(options.kubeconfig)
         nodes = api.items("/api/v1/nodes", {})[0]
-        known = scheduling.from_cluster(api, settings)
+        known = scheduler_snapshot.from_cluster(api, settings)
     placed = place_all(known, nodes, pods)
     if options.json:
         print(json.dumps({"pods": [dataclasses.asdict(result) for result in placed]}, indent=2))
@@ -97,7 +99,7 @@ def run(options: argparse.Namespace) -> int:
 def place_all(known: cache.Cache, nodes: Sequence[Object], pods: Sequence[Object]) -> list[Placed]:
     """Place *pods* in order, with all members of each gang known from the start."""
     decider = extender.Decider(known)
-    unit = scheduling.unit_of(known)
+    unit = scheduler_snapshot.unit_of(known)
     read = [_read(thing, unit) for thing in pods]
     for _, pod in read:
         if isinstance(pod, pod_request.PodRequest):

@@ -6,8 +6,8 @@ import threading
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.cli import cluster, serving, table
-from pyvgpu.controller.status import cluster as shown
+from pyvgpu.cli import cluster_options, serving, table
+from pyvgpu.controller.status import cluster_state as shown
 from pyvgpu.controller.status import guard
 from pyvgpu.http import endpoints
 
@@ -35,7 +35,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Add the options of `pyvgpu status-page`."""
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
-    cluster.add_served(parser, NAME, "Service and Secret", "browsers")
+    cluster_options.add_served(parser, NAME, "Service and Secret", "browsers")
     add = parser.add_argument
     add(
         "--cluster",
@@ -43,7 +43,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         default="cluster",
         help="the cluster's name on the page (%(default)s)",
     )
-    cluster.add_agents(parser, ", with the label app=agent")
+    cluster_options.add_agents(parser, ", with the label app=agent")
     add(
         "--agent-port",
         metavar="PORT",
@@ -51,7 +51,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="the port of their --listen (%(default)s)",
     )
     serving.add_options(parser)
-    cluster.add_place(parser)
+    cluster_options.add_place(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -60,15 +60,15 @@ def run(options: argparse.Namespace) -> int:
     port = table.whole(1, 65535, AGENT_PORT, "a port")(options.agent_port, "--agent-port")
     settings = shown.StatusSettings(options.cluster, options.agent_namespace, port)
     with errors.needing("prometheus-client", "kubernetes"):
-        from pyvgpu.controller.status.meter import StatusMeter
+        from pyvgpu.controller.status.status_metrics import StatusMeter
     meter = StatusMeter()
     with errors.needing("aiohttp", "kubernetes"):
         from pyvgpu.http import tls_server
     with errors.needing("cryptography", "kubernetes"):
         from pyvgpu.controller.certs import serving_certificate
-    api = cluster.connect(options, meter)
-    stop = cluster.stop_on_signals()
-    place = serving_certificate.ServerObjects(cluster.namespace(options), options.name)
+    api = cluster_options.connect(options, meter)
+    stop = cluster_options.stop_on_signals()
+    place = serving_certificate.ServerObjects(cluster_options.namespace(options), options.name)
     known = serving_certificate.Identity(api, serving.source(options, api, place))
     one = shown.Cluster(api, settings, meter)
     meter.watch(one, known.expires)

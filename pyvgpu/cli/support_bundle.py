@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.bundle import machine, pack, shapes
-from pyvgpu.cli import cluster, versions
-from pyvgpu.doctor import node
+from pyvgpu.bundle import allow_lists, machine_diagnostics, pack
+from pyvgpu.cli import cluster_options, versions
+from pyvgpu.doctor import node_checks
 
 if TYPE_CHECKING:
     import argparse
@@ -30,8 +30,8 @@ examples:
   pyvgpu support-bundle --print
   pyvgpu support-bundle --no-cluster --output /tmp/help.tar.gz
 """
-_OF_A_NODE = node.NodePaths()
-_OWN = f"{cluster.NAMESPACE},{cluster.AGENTS}"
+_OF_A_NODE = node_checks.NodePaths()
+_OWN = f"{cluster_options.NAMESPACE},{cluster_options.AGENTS}"
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +60,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         default=_OWN,
         help="the namespaces of our programs, separated by commas (%(default)s)",
     )
-    cluster.add_context(parser)
+    cluster_options.add_context(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -80,16 +80,16 @@ def run(options: argparse.Namespace) -> int:
 
 def _files(options: argparse.Namespace) -> Iterator[pack.BundleFile]:
     for name, content in _contents(options):
-        yield pack.BundleFile(name, machine.encoded(content))
+        yield pack.BundleFile(name, machine_diagnostics.encoded(content))
 
 
 def _contents(options: argparse.Namespace) -> Iterator[tuple[str, object]]:
-    yield "about.json", machine.about(versions.text())
-    where = node.NodePaths(state=options.state, agent=options.agent)
-    yield from machine.documents(where, options.run, os.environ)
+    yield "about.json", machine_diagnostics.about(versions.text())
+    where = node_checks.NodePaths(state=options.state, agent=options.agent)
+    yield from machine_diagnostics.documents(where, options.run, os.environ)
     for log in options.log or ():
         try:
-            yield f"logs/{log.name}", shapes.text(log.read_text(errors="replace"))
+            yield f"logs/{log.name}", allow_lists.text(log.read_text(errors="replace"))
         except OSError as exc:
             raise errors.of_files(f"--log {log}: cannot be read", exc) from exc
     if not options.no_cluster:
@@ -97,7 +97,7 @@ def _contents(options: argparse.Namespace) -> Iterator[tuple[str, object]]:
 
 
 def _of_the_cluster(options: argparse.Namespace) -> Iterator[tuple[str, object]]:
-    from pyvgpu.bundle import cluster as things
+    from pyvgpu.bundle import cluster_diagnostics as things
     from pyvgpu.kube import apiserver
 
     try:

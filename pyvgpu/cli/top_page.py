@@ -19,7 +19,7 @@ from pyvgpu.status import site
 if TYPE_CHECKING:
     import argparse
 
-    from pyvgpu.http import messages
+    from pyvgpu.http import http_messages
 
 
 def check_alone(options: argparse.Namespace) -> None:
@@ -44,7 +44,7 @@ def serve(text: str, interval: float) -> int:
     def look() -> None:
         page.see(watch.see(runs.look(books)), time.time())
 
-    def document(asked: endpoints.HttpRequest) -> messages.HttpResponse:
+    def document(asked: endpoints.HttpRequest) -> http_messages.HttpResponse:
         return site.answer(asked, page.document)
 
     look()

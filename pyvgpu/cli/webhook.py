@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, quantity
-from pyvgpu.cli import cluster, serving
+from pyvgpu.cli import cluster_options, serving
 from pyvgpu.controller.claims import keeping, making
 from pyvgpu.controller.webhook import (
     confines,
@@ -17,7 +17,7 @@ from pyvgpu.controller.webhook import (
     devices,
     imagenames,
     sidecars,
-    totals,
+    total_validation,
     transform,
 )
 from pyvgpu.controller.webhook.shell import fleet
@@ -66,11 +66,13 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Add the options of `pyvgpu webhook`."""
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
-    cluster.add_served(parser, NAME, "Service, Secret and configurations", "the API server")
+    cluster_options.add_served(
+        parser, NAME, "Service, Secret and configurations", "the API server"
+    )
     _add_devices(parser)
     _add_sidecars(parser)
     serving.add_options(parser)
-    cluster.add_options(parser)
+    cluster_options.add_options(parser)
 
 
 def _add_devices(parser: argparse.ArgumentParser) -> None:
@@ -183,18 +185,18 @@ def run(options: argparse.Namespace) -> int:
     rules = _rules(options)
     renames = imagenames.load(Path(options.image_rules)) if options.image_rules else ()
     admission = transform.Admission(
-        settings=cluster.sidecar_settings(options),
+        settings=cluster_options.sidecar_settings(options),
         native_namespaces=tuple(options.convert_to_native),
         virtual_expansion=transform.Expansion(options.virtual_commands),
         virtual_provider=transform.Provider(options.virtual_provider),
     )
     with errors.needing("prometheus-client", "kubernetes"):
-        from pyvgpu.controller.webhook.shell.meter import WebhookMeter
+        from pyvgpu.controller.webhook.shell.webhook_metrics import WebhookMeter
     meter = WebhookMeter()
     with errors.needing("aiohttp", "kubernetes"):
         from pyvgpu.controller.webhook.shell import server
-    stop = cluster.stop_on_signals()
-    api = cluster.connect(options, meter)
+    stop = cluster_options.stop_on_signals()
+    api = cluster_options.connect(options, meter)
     if admission.settings.policies:
         log.info(
             "--config has policies for namespaces %s: the API server sends their pods only if the "
@@ -219,7 +221,9 @@ def run(options: argparse.Namespace) -> int:
         JUDGE: devices.validation(rules, nodes.devices),
         EPHEMERAL: devices.ephemeral(rules),
         IMAGES: imagenames.mutation(renames),
-        CLAIMS: totals.validation(keeping.ClaimAdmitter(api, cluster.namespace(options)).why_not),
+        CLAIMS: total_validation.validation(
+            keeping.ClaimAdmitter(api, cluster_options.namespace(options)).why_not
+        ),
     }
     shown = endpoints.Pages(meter.text, ready=lambda: _not_ready(known, parts, stop))
     with endpoints.serving(options.listen, shown):
@@ -266,7 +270,7 @@ def _identity(options: argparse.Namespace, api: ApiServer) -> serving_certificat
     """Return the serving identity, with the certificate source that the options name."""
     with errors.needing("cryptography", "kubernetes"):
         from pyvgpu.controller.certs import serving_certificate
-    place = serving_certificate.ServerObjects(cluster.namespace(options), options.name)
+    place = serving_certificate.ServerObjects(cluster_options.namespace(options), options.name)
     source = serving.source(options, api, place)
     return serving_certificate.Identity(api, source, (place.mutating, place.validating))
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors
 from pyvgpu.demo import shares
-from pyvgpu.demo.facts import SHARERS, STEP, TENANTS, EventKind, Observations, Role, gib
+from pyvgpu.demo.observations import SHARERS, STEP, TENANTS, EventKind, Observations, Role, gib
 from pyvgpu.quantity import format_size
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import secrets
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.demo import place, script, show
-from pyvgpu.demo.facts import (
+from pyvgpu.demo import live_display, script, workspace
+from pyvgpu.demo.observations import (
     TENANTS,
     DemoPlan,
     DemoSample,
@@ -18,8 +18,8 @@ from pyvgpu.demo.facts import (
     Role,
     TenantEvent,
 )
-from pyvgpu.demo.meter import Meter
-from pyvgpu.demo.stage import DemoStage
+from pyvgpu.demo.sampler import Meter
+from pyvgpu.demo.tenant_runs import DemoStage
 from pyvgpu.machine import reservations
 from pyvgpu.simulation import simulator
 
@@ -33,7 +33,7 @@ class Play:
     """One demonstration."""
 
     def __init__(
-        self, plan: DemoPlan, stage: DemoStage, meter: Meter, screen: show.Screen
+        self, plan: DemoPlan, stage: DemoStage, meter: Meter, screen: live_display.Screen
     ) -> None:
         self._plan = plan
         self._stage = stage
@@ -78,7 +78,7 @@ class Play:
             if event.kind is EventKind.START:
                 self._meter.follow(event.role, self._plan.name(event.role))
             self._events.append(event)
-            sentence = show.sentence(event, self._seen())
+            sentence = live_display.sentence(event, self._seen())
             if sentence:
                 self._screen.happened(event, sentence)
 
@@ -97,9 +97,11 @@ class Play:
         return (*left, f"{used} bytes of the device are in use") if used else tuple(left)
 
 
-def play(seconds: int, spec: str, make_screen: Callable[[DemoPlan], show.Screen]) -> Observations:
+def play(
+    seconds: int, spec: str, make_screen: Callable[[DemoPlan], live_display.Screen]
+) -> Observations:
     """Run the demonstration on a new simulated machine *spec*."""
-    with place.private_folder() as (folder, working):
+    with workspace.private_folder() as (folder, working):
         machine = simulator.open_machine(spec, folder)
         device = machine.devices[0]
         plan = DemoPlan(

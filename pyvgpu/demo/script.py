@@ -11,10 +11,10 @@ import enum
 from typing import TYPE_CHECKING
 
 from pyvgpu.demo import assertions, shares
-from pyvgpu.demo.facts import TENANTS, EventKind, Role
+from pyvgpu.demo.observations import TENANTS, EventKind, Role
 
 if TYPE_CHECKING:
-    from pyvgpu.demo.facts import Observations
+    from pyvgpu.demo.observations import Observations
 
 SHORTEST, LONGEST = 5, 22  # seconds; with the end of the tenants under 30
 PATIENCE_SECONDS = 90  # if the machine is too busy to show everything in the planned time

@@ -10,12 +10,12 @@ import bisect
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pyvgpu.demo.facts import SHARERS, EventKind, Role
+from pyvgpu.demo.observations import SHARERS, EventKind, Role
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyvgpu.demo.facts import DemoSample, Observations
+    from pyvgpu.demo.observations import DemoSample, Observations
 
 SETTLE_SECONDS = 0.5  # after the last sharer has started
 LEAST_SECONDS = 1.0  # for which all must have run concurrently

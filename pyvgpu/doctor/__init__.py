@@ -5,8 +5,8 @@ the surroundings of a process in a container or a run; ``proof`` tests that its 
 ``cli/doctor.py`` prints the results.
 """
 
-from pyvgpu.doctor.facts import CheckResult, CheckState, Finding
-from pyvgpu.doctor.machine import CHECKS, PossibleRuns, Requirement, Scene, examine, judge
+from pyvgpu.doctor.check_results import CheckResult, CheckState, Finding
+from pyvgpu.doctor.machine_checks import CHECKS, PossibleRuns, Requirement, Scene, examine, judge
 
 __all__ = [
     "CHECKS",

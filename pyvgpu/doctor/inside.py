@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors, names, quantity, quota, region
 from pyvgpu.deviceplugin.containers import cdi_edits
-from pyvgpu.doctor import facts, machine, proof
-from pyvgpu.doctor.facts import CheckResult, CheckState, Finding
+from pyvgpu.doctor import check_results, machine_checks, proof
+from pyvgpu.doctor.check_results import CheckResult, CheckState, Finding
 from pyvgpu.machine import arbiter, memory_limit
 from pyvgpu.volumes import elf
 
@@ -83,24 +83,24 @@ def examine(place: ProcessEnvironment, environment: Mapping[str, str]) -> tuple[
     if place.kind is EnvironmentKind.WHOLE:
         whole = Finding(CheckState.OK, "whole devices: the driver itself, without quotas")
         return (
-            facts.row("quota", lambda: whole),
-            facts.row(_LIBRARY, library),
-            facts.row("device nodes", lambda: _look_at_nodes(environment, None)),
+            check_results.row("quota", lambda: whole),
+            check_results.row(_LIBRARY, library),
+            check_results.row("device nodes", lambda: _look_at_nodes(environment, None)),
         )
-    quotas = facts.row("quota", lambda: _look_at_quota(place))
+    quotas = check_results.row("quota", lambda: _look_at_quota(place))
     if quotas.state is CheckState.MISSING:
-        return (quotas, facts.row(_LIBRARY, library))
+        return (quotas, check_results.row(_LIBRARY, library))
     limits = read(place)
     count = len(limits.devices) if place.kind is EnvironmentKind.CONTAINER else None
     first = limits.devices[0]
     return (
         quotas,
-        facts.row(_LIBRARY, library),
-        facts.row("device nodes", lambda: _look_at_nodes(environment, count)),
-        facts.row("clock", lambda: _look_at_clock(place, first)),
-        facts.row("driver's limit", lambda: _look_at_limit(place)),
-        facts.row(MEMORY, lambda: proof.memory(first, place.usage)),
-        facts.row(TIME, lambda: proof.time(first, place.usage)),
+        check_results.row(_LIBRARY, library),
+        check_results.row("device nodes", lambda: _look_at_nodes(environment, count)),
+        check_results.row("clock", lambda: _look_at_clock(place, first)),
+        check_results.row("driver's limit", lambda: _look_at_limit(place)),
+        check_results.row(MEMORY, lambda: proof.memory(first, place.usage)),
+        check_results.row(TIME, lambda: proof.time(first, place.usage)),
     )
 
 
@@ -225,5 +225,5 @@ def _look_at_clock(place: ProcessEnvironment, limits: region.DeviceLimits) -> Fi
     return Finding(
         CheckState.LIMITED,
         f"{place.clock}: stopped, or missing",
-        f"restart the agent of the node, or the run; {machine.WITHOUT_ARBITER}",
+        f"restart the agent of the node, or the run; {machine_checks.WITHOUT_ARBITER}",
     )

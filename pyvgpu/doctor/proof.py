@@ -18,7 +18,7 @@ from time import monotonic
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from pyvgpu import errors, quantity, quota, region, shim
-from pyvgpu.doctor.facts import CheckState, Finding
+from pyvgpu.doctor.check_results import CheckState, Finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from pyvgpu.doctor import inside
-from pyvgpu.doctor.facts import CheckResult, CheckState
+from pyvgpu.doctor.check_results import CheckResult, CheckState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,7 +16,7 @@ import urllib.parse
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.http.messages import Head, HttpResponse, refusal
+from pyvgpu.http.http_messages import Head, HttpResponse, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

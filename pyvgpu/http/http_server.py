@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from aiohttp import HttpVersion10, HttpVersion11, web
 
-from pyvgpu.http.messages import Head, HttpResponse, refusal
+from pyvgpu.http.http_messages import Head, HttpResponse, refusal
 
 if TYPE_CHECKING:
     import ssl

@@ -11,7 +11,7 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING
 
-from pyvgpu.http import endpoints, http_server, messages
+from pyvgpu.http import endpoints, http_messages, http_server
 
 if TYPE_CHECKING:
     import ssl
@@ -78,34 +78,34 @@ class _RequestHandler:
     observe: Callable[[str, str, float], None]
     most_bytes: int
 
-    def accept(self, head: messages.Head) -> int | messages.HttpResponse:
+    def accept(self, head: http_messages.Head) -> int | http_messages.HttpResponse:
         """Return the length of the body, or the refusal of an invalid request."""
         path, _ = endpoints.split(head.target)  # the API server appends its timeout
         if head.method == "POST":
             return self._length(path, head.fields)
         if head.method != "GET":
-            return messages.refusal(501, "requests must use POST")
+            return http_messages.refusal(501, "requests must use POST")
         if path not in self.shown:
             code = 405 if path in self.routes else 404
-            return messages.refusal(code, "requests must use POST")
+            return http_messages.refusal(code, "requests must use POST")
         return 0
 
-    def _length(self, path: str, fields: Mapping[str, str]) -> int | messages.HttpResponse:
+    def _length(self, path: str, fields: Mapping[str, str]) -> int | http_messages.HttpResponse:
         kind = fields.get("content-type", "").partition(";")[0].strip().lower()
         length = fields.get("content-length", "")
         if path not in self.routes:
-            return messages.refusal(404, "there is no such path")
+            return http_messages.refusal(404, "there is no such path")
         if kind != "application/json":
-            return messages.refusal(415, "Content-Type must be application/json")
+            return http_messages.refusal(415, "Content-Type must be application/json")
         if not (length.isascii() and length.isdigit()):
-            return messages.refusal(411, "Content-Length must be given")
+            return http_messages.refusal(411, "Content-Length must be given")
         if len(length) > 10 or int(length) > self.most_bytes:
-            return messages.refusal(
+            return http_messages.refusal(
                 413, f"the body must have no more than {self.most_bytes} bytes"
             )
         return int(length)
 
-    def answer(self, head: messages.Head, content: bytes) -> messages.HttpResponse:
+    def answer(self, head: http_messages.Head, content: bytes) -> http_messages.HttpResponse:
         """Answer a POST from its route, a GET with its page."""
         begun = time.monotonic()
         path, query = endpoints.split(head.target)
@@ -113,9 +113,9 @@ class _RequestHandler:
             reply = self.routes[path](content)
             result = reply.result
             answer = (
-                messages.HttpResponse(reply.content, endpoints.JSON)
+                http_messages.HttpResponse(reply.content, endpoints.JSON)
                 if reply.code == 200
-                else messages.refusal(reply.code, reply.content.decode())
+                else http_messages.refusal(reply.code, reply.content.decode())
             )
         else:
             answer = endpoints.shown(self.shown[path], head, query)

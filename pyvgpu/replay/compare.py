@@ -8,13 +8,13 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu.replay import plan, stage
+from pyvgpu.replay import plan, playback
 from pyvgpu.simulation import simulator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyvgpu.replay.stage import Played
+    from pyvgpu.replay.playback import Played
     from pyvgpu.replay.trace import Trace
 
 SHORTEST_S = 0.5  # a shorter recording is repeated until it has lasted this long
@@ -66,7 +66,7 @@ def beside(traces: Sequence[Trace], vcores: Sequence[int]) -> list[ReplayedJob]:
         ]
         programs = [plan.compile_trace(trace) for trace in traces]
         parts = [
-            stage.PlayedProgram(program, vcore, count)
+            playback.PlayedProgram(program, vcore, count)
             for program, vcore, count in zip(programs, vcores, times, strict=True)
         ]
         played = player.play(*parts, length_ns=round(seconds * 1e9))
@@ -84,9 +84,9 @@ class _Player:
     def __init__(self, cache: Path) -> None:
         self._cache = cache
 
-    def play(self, *parts: stage.PlayedProgram, length_ns: int) -> list[Played]:
+    def play(self, *parts: playback.PlayedProgram, length_ns: int) -> list[Played]:
         look = max(50_000, min(LONGEST_LOOK_NS, length_ns // LOOKS))
-        return stage.play(parts, self._cache, simulator.Law(), look)
+        return playback.play(parts, self._cache, simulator.Law(), look)
 
 
 def _alone(player: _Player, trace: Trace, vcores: Sequence[int], times: int) -> ReplayedJob:
@@ -95,7 +95,7 @@ def _alone(player: _Player, trace: Trace, vcores: Sequence[int], times: int) -> 
     results = []
     first_ms = None
     for vcore in (None, *vcores):
-        (had,) = player.play(stage.PlayedProgram(program, vcore, times), length_ns=length)
+        (had,) = player.play(playback.PlayedProgram(program, vcore, times), length_ns=length)
         results.append(_result(trace, vcore, times, had, first_ms, had.makespan_ns))
         first_ms = results[0].ms
     return ReplayedJob(trace, results[0], tuple(results[1:]))

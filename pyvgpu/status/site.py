@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu.http import endpoints, messages
+from pyvgpu.http import endpoints, http_messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -55,7 +55,7 @@ _FOLDER = Path(__file__).parent
 
 
 def routes(
-    document: Callable[[endpoints.HttpRequest], messages.HttpResponse],
+    document: Callable[[endpoints.HttpRequest], http_messages.HttpResponse],
 ) -> dict[str, endpoints.Route]:
     """Return the routes by path; *document* returns the JSON document."""
     found: dict[str, endpoints.Route] = {"/": _elsewhere, NUMBERS: document}
@@ -64,26 +64,28 @@ def routes(
     return found
 
 
-def answer(asked: endpoints.HttpRequest, document: Document) -> messages.HttpResponse:
+def answer(asked: endpoints.HttpRequest, document: Document) -> http_messages.HttpResponse:
     """Return *document* as a response, or 304 if the client has it already."""
     content = json.dumps(document, separators=(",", ":")).encode()
     return tagged(asked, content, endpoints.JSON)
 
 
-def refusal(code: int, why: str, more: Mapping[str, str] | None = None) -> messages.HttpResponse:
+def refusal(
+    code: int, why: str, more: Mapping[str, str] | None = None
+) -> http_messages.HttpResponse:
     """Return an error as a JSON document."""
     content = json.dumps({"error": why}).encode()
-    return messages.HttpResponse(content, endpoints.JSON, code, {**FIELDS, **(more or {})})
+    return http_messages.HttpResponse(content, endpoints.JSON, code, {**FIELDS, **(more or {})})
 
 
-def tagged(asked: endpoints.HttpRequest, content: bytes, kind: str) -> messages.HttpResponse:
+def tagged(asked: endpoints.HttpRequest, content: bytes, kind: str) -> http_messages.HttpResponse:
     """Return *content* with an ETag, or 304 if the client has it already."""
     tag = f'"{hashlib.blake2b(content, digest_size=16).hexdigest()}"'
     fields = {**FIELDS, "ETag": tag}
     known = (word.strip() for word in asked.fields.get("if-none-match", "").split(","))
     if any(held_tag in ("*", tag, f"W/{tag}") for held_tag in known):
-        return messages.HttpResponse(b"", kind, 304, fields)
-    return messages.HttpResponse(content, kind, 200, fields)
+        return http_messages.HttpResponse(b"", kind, 304, fields)
+    return http_messages.HttpResponse(content, kind, 200, fields)
 
 
 def content(name: str) -> bytes:
@@ -91,10 +93,10 @@ def content(name: str) -> bytes:
     return (_FOLDER / name).read_bytes()
 
 
-def _file(name: str, kind: str, asked: endpoints.HttpRequest) -> messages.HttpResponse:
+def _file(name: str, kind: str, asked: endpoints.HttpRequest) -> http_messages.HttpResponse:
     return tagged(asked, content(name), kind)
 
 
-def _elsewhere(_asked: endpoints.HttpRequest) -> messages.HttpResponse:
+def _elsewhere(_asked: endpoints.HttpRequest) -> http_messages.HttpResponse:
     to = PATH.removeprefix("/")
-    return messages.HttpResponse(b"", code=302, fields={**FIELDS, "Location": to})
+    return http_messages.HttpResponse(b"", code=302, fields={**FIELDS, "Location": to})

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyvgpu import errors
-from pyvgpu.allocator import annotations, facts, schemas
+from pyvgpu.allocator import annotations, datatypes, schemas
 
 KEY, OTHER_KEY = b"k" * 32, b"o" * 32
 CHOICE = annotations.DeviceChoice(
     "uid-1",
     "node-1",
     {
-        "init": (facts.NodeShare(uuid(0), 50, 8 * GIB),),
-        "main": (facts.NodeShare(uuid(0), 30, GIB), facts.NodeShare(uuid(1), 30, GIB)),
+        "init": (datatypes.NodeShare(uuid(0), 50, 8 * GIB),),
+        "main": (datatypes.NodeShare(uuid(0), 30, GIB), datatypes.NodeShare(uuid(1), 30, GIB)),
     },
 )
 PUBLISHED = annotations.Published(
@@ -28,7 +28,7 @@ PUBLISHED = annotations.Published(
         device(1, unhealthy="Xid 79", allocated_by="dra", least_bytes=5),
     ),
     {uuid(0): 4},
-    {"uid-9": {"main": (facts.NodeShare(uuid(1), 20, GIB),)}},
+    {"uid-9": {"main": (datatypes.NodeShare(uuid(1), 20, GIB),)}},
 )
 
 

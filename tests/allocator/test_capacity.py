@@ -6,7 +6,7 @@ from allocator_nodes import device
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyvgpu.allocator import capacity, codes, facts, free_capacity
+from pyvgpu.allocator import capacity, codes, datatypes, free_capacity
 
 GIB = 1 << 30
 NAME = "pyvgpu.allocator.capacity"
@@ -77,10 +77,10 @@ def test_consecutive_equal_units_are_looked_up_once():
 
 
 def test_a_request_may_exceed_the_integer_range():
-    node = free_capacity.numbers(1, free_capacity.of(facts.NodeDevices((device(0),))))
-    for need in (facts.ContainerNeed(10, 1 << 90), facts.ContainerNeed(100, 0, 1 << 70)):
-        pod = facts.Pod((facts.Container("a", need),))
+    node = free_capacity.numbers(1, free_capacity.of(datatypes.NodeDevices((device(0),))))
+    for need in (datatypes.ContainerNeed(10, 1 << 90), datatypes.ContainerNeed(100, 0, 1 << 70)):
+        pod = datatypes.Pod((datatypes.Container("a", need),))
         assert node.judge(free_capacity.asked(pod)) != codes.FITS
         assert not free_capacity.has(
-            device(0), facts.ContainerNeed(10, 1 << 90), 100, 1 << 40, untouched=True
+            device(0), datatypes.ContainerNeed(10, 1 << 90), 100, 1 << 40, untouched=True
         )

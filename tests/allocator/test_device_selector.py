@@ -3,10 +3,10 @@
 import pytest
 
 from pyvgpu import errors
-from pyvgpu.allocator import device_selector, facts
+from pyvgpu.allocator import datatypes, device_selector
 
 GIB = 1 << 30
-BINPACK, SPREAD = facts.Packing.BINPACK, facts.Packing.SPREAD
+BINPACK, SPREAD = datatypes.Packing.BINPACK, datatypes.Packing.SPREAD
 
 
 def ours(**notes):
@@ -32,7 +32,7 @@ def test_selectors_of_devices(notes, selector):
         for key, value in selector.items()
     }
     assert device_selector.read(ours(**notes)) == device_selector.DeviceSelector(
-        facts.Selector(**sets)
+        datatypes.Selector(**sets)
     )
 
 
@@ -52,10 +52,12 @@ def test_number_of_devices_of_a_container(text, counts):
 
 def test_placement_is_the_pods_choice_or_the_administrators():
     own = device_selector.read(ours(packing="spread", topology_policy="nvlink"))
-    assert own == device_selector.DeviceSelector(packing=SPREAD, nearness=facts.Nearness.NVLINK)
-    one = (facts.Container("a", facts.ContainerNeed(30, GIB)),)
-    assert own.pod(one, BINPACK) == facts.Pod(one, SPREAD, facts.Nearness.NVLINK)
-    assert device_selector.read({"other": "x"}).pod(one, SPREAD) == facts.Pod(one, SPREAD)
+    assert own == device_selector.DeviceSelector(
+        packing=SPREAD, nearness=datatypes.Nearness.NVLINK
+    )
+    one = (datatypes.Container("a", datatypes.ContainerNeed(30, GIB)),)
+    assert own.pod(one, BINPACK) == datatypes.Pod(one, SPREAD, datatypes.Nearness.NVLINK)
+    assert device_selector.read({"other": "x"}).pod(one, SPREAD) == datatypes.Pod(one, SPREAD)
 
 
 @pytest.mark.parametrize(

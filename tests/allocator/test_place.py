@@ -6,9 +6,9 @@ import allocator_nodes as machines
 import pytest
 from allocator_nodes import GIB, app, device, held, init, pcie, pod, sidecar, uuid, with_links
 
-from pyvgpu.allocator import explain, facts, free_capacity, place
+from pyvgpu.allocator import datatypes, free_capacity, placement_explanation, pod_placement
 
-SPREAD = facts.Packing.SPREAD
+SPREAD = datatypes.Packing.SPREAD
 
 
 def indices(placed, container="main"):
@@ -18,7 +18,7 @@ def indices(placed, container="main"):
 def placed_on(devices, held=(), **fields):
     """Return the devices chosen for a pod of one container."""
     wanted = pod(app(**fields.pop("need", {})), **fields)
-    return indices(place.place(facts.NodeDevices(devices, tuple(held)), wanted))
+    return indices(pod_placement.place(datatypes.NodeDevices(devices, tuple(held)), wanted))
 
 
 WHOLE = {"vcore": 100, "size": 0}
@@ -103,20 +103,24 @@ def test_shares_of_several_devices_are_close_and_packed():
 
 
 def test_nvlink_or_nothing():
-    wanted = pod(app(vcore=100, size=0, count=2), nearness=facts.Nearness.NVLINK)
+    wanted = pod(app(vcore=100, size=0, count=2), nearness=datatypes.Nearness.NVLINK)
     mesh = machines.cube_mesh()
     used = tuple(held(index, 100, 16) for index in (1, 2, 3, 4, 5, 6))
-    with pytest.raises(explain.Refused, match=r"there are no 2 devices.*all linked by NVLink"):
-        place.place(facts.NodeDevices(mesh, used), wanted)
-    assert indices(place.place(facts.NodeDevices(mesh, used[1:]), wanted)) == [0, 1]
+    with pytest.raises(
+        placement_explanation.Refused, match=r"there are no 2 devices.*all linked by NVLink"
+    ):
+        pod_placement.place(datatypes.NodeDevices(mesh, used), wanted)
+    assert indices(pod_placement.place(datatypes.NodeDevices(mesh, used[1:]), wanted)) == [0, 1]
 
 
 def test_one_numa_node_or_nothing():
-    wanted = pod(app(vcore=100, size=0, count=2), nearness=facts.Nearness.NUMA)
+    wanted = pod(app(vcore=100, size=0, count=2), nearness=datatypes.Nearness.NUMA)
     used = [held(index, 100, 80) for index in (1, 2, 3, 5, 6, 7)]
-    with pytest.raises(explain.Refused, match=r"all of one NUMA node"):
-        place.place(facts.NodeDevices(pcie(8), tuple(used)), wanted)
-    assert indices(place.place(facts.NodeDevices(pcie(8), tuple(used[1:])), wanted)) == [0, 1]
+    with pytest.raises(placement_explanation.Refused, match=r"all of one NUMA node"):
+        pod_placement.place(datatypes.NodeDevices(pcie(8), tuple(used)), wanted)
+    assert indices(
+        pod_placement.place(datatypes.NodeDevices(pcie(8), tuple(used[1:])), wanted)
+    ) == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -146,14 +150,14 @@ def test_one_numa_node_or_nothing():
 )
 def test_an_unsuitable_device_is_refused_with_the_reason(fields, selector, said):
     sets = {key: frozenset(v) if isinstance(v, set) else v for key, v in selector.items()}
-    wanted = pod(selector=facts.Selector(**sets))
+    wanted = pod(selector=datatypes.Selector(**sets))
     bad = device(0, **fields)
-    with pytest.raises(explain.Refused) as refused:
-        place.place(facts.NodeDevices((bad,)), wanted)
+    with pytest.raises(placement_explanation.Refused) as refused:
+        pod_placement.place(datatypes.NodeDevices((bad,)), wanted)
     assert str(refused.value).startswith(f"gpu0 {said}")
     good = device(1, model="NVIDIA H100", compute_class="fast", size=100, numa=0)
     if not selector.get("uuids"):
-        assert indices(place.place(facts.NodeDevices((bad, good)), wanted)) == [1]
+        assert indices(pod_placement.place(datatypes.NodeDevices((bad, good)), wanted)) == [1]
 
 
 @pytest.mark.parametrize(
@@ -172,15 +176,15 @@ def test_an_unsuitable_device_is_refused_with_the_reason(fields, selector, said)
     ],
 )
 def test_a_refusal_names_what_is_free_and_the_holders(taken, need, said):
-    with pytest.raises(explain.Refused) as refused:
-        place.place(facts.NodeDevices((device(0),), tuple(taken)), pod(app(**need)))
+    with pytest.raises(placement_explanation.Refused) as refused:
+        pod_placement.place(datatypes.NodeDevices((device(0),), tuple(taken)), pod(app(**need)))
     assert str(refused.value).startswith(said)
 
 
 def test_a_refusal_has_a_line_for_each_device():
-    node = facts.NodeDevices((device(0, cordoned=True), device(1)), (held(1, 70, 8),))
-    with pytest.raises(explain.Refused) as refused:
-        place.place(node, pod())
+    node = datatypes.NodeDevices((device(0, cordoned=True), device(1)), (held(1, 70, 8),))
+    with pytest.raises(placement_explanation.Refused) as refused:
+        pod_placement.place(node, pod())
     assert [(one.uuid, one.container) for one in refused.value.reasons] == [
         (uuid(0), "main"),
         (uuid(1), "main"),
@@ -188,14 +192,16 @@ def test_a_refusal_has_a_line_for_each_device():
 
 
 def test_a_node_without_devices_is_refused():
-    with pytest.raises(explain.Refused, match="the node has no device"):
-        place.place(facts.NodeDevices(()), pod())
+    with pytest.raises(placement_explanation.Refused, match="the node has no device"):
+        pod_placement.place(datatypes.NodeDevices(()), pod())
 
 
 def test_refusal_of_containers_that_fit_only_alone():
-    node = facts.NodeDevices((device(0), device(1)), (held(0, 40, 8), held(1, 40, 8)))
-    with pytest.raises(explain.Refused, match=r"alone, but no placement was found.*60 vcore"):
-        place.place(node, pod(app("a", 60), app("b", 60), app("c", 60)))
+    node = datatypes.NodeDevices((device(0), device(1)), (held(0, 40, 8), held(1, 40, 8)))
+    with pytest.raises(
+        placement_explanation.Refused, match=r"alone, but no placement was found.*60 vcore"
+    ):
+        pod_placement.place(node, pod(app("a", 60), app("b", 60), app("c", 60)))
 
 
 @pytest.mark.parametrize(
@@ -234,22 +240,22 @@ def test_refusal_of_containers_that_fit_only_alone():
 )
 def test_containers_that_never_run_concurrently_share_a_device(containers, expected):
     devices = tuple(device(i) for i in range(3))
-    placed = place.place(facts.NodeDevices(devices), pod(*containers))
+    placed = pod_placement.place(datatypes.NodeDevices(devices), pod(*containers))
     assert {name: indices(placed, name) for name in placed} == expected
 
 
 def test_what_a_pod_holds_is_its_peak_on_each_device():
     containers = (init(vcore=70, size=4), app("a", 30, 8), app("b", 30, 8))
-    placed = place.place(facts.NodeDevices((device(0),)), pod(*containers))
-    assert place.holdings(containers, placed, "team/pod") == (
-        facts.Holding(facts.NodeShare(uuid(0), 70, 16 * GIB), "team/pod"),
+    placed = pod_placement.place(datatypes.NodeDevices((device(0),)), pod(*containers))
+    assert pod_placement.holdings(containers, placed, "team/pod") == (
+        datatypes.Holding(datatypes.NodeShare(uuid(0), 70, 16 * GIB), "team/pod"),
     )
 
 
 def test_backtracking_finds_what_greed_does_not():
     """The tightest device for the first container is the only one that fits the second."""
-    node = facts.NodeDevices((device(0), device(1)), (held(0, 40, 10), held(1, 1, 60)))
-    placed = place.place(node, pod(app("a", 50, 15), app("b", 40, 60)))
+    node = datatypes.NodeDevices((device(0), device(1)), (held(0, 40, 10), held(1, 1, 60)))
+    placed = pod_placement.place(node, pod(app("a", 50, 15), app("b", 40, 60)))
     assert indices(placed, "a") == [1]
     assert indices(placed, "b") == [0]
 
@@ -258,7 +264,9 @@ def test_abandoned_attempts_reserve_nothing():
     """Each of the three devices alone fits the first container."""
     used = (held(0, 40, 10), held(1, 39, 60), held(2, 38, 60))
     wanted = pod(app("a", 50, 15), app("b", 45, 15), app("c", 40, 60))
-    placed = place.place(facts.NodeDevices(tuple(device(i) for i in range(3)), used), wanted)
+    placed = pod_placement.place(
+        datatypes.NodeDevices(tuple(device(i) for i in range(3)), used), wanted
+    )
     assert [indices(placed, name) for name in "abc"] == [[1], [2], [0]]
 
 
@@ -267,9 +275,9 @@ def test_the_longest_distance_counts_before_the_sum():
 
     def link(one, other):
         if {one, other} in ({0, 1}, {1, 2}):
-            return facts.DeviceLink(facts.LinkPath.SYSTEM, 4)
-        return facts.DeviceLink(
-            facts.LinkPath.NUMA if min(one, other) > 2 else facts.LinkPath.SYSTEM
+            return datatypes.DeviceLink(datatypes.LinkPath.SYSTEM, 4)
+        return datatypes.DeviceLink(
+            datatypes.LinkPath.NUMA if min(one, other) > 2 else datatypes.LinkPath.SYSTEM
         )
 
     devices = with_links([device(index) for index in range(6)], link)
@@ -283,8 +291,10 @@ def test_of_equal_pairs_the_one_that_fragments_least_is_chosen():
 
 
 def test_a_whole_device_includes_all_its_memory():
-    (share,) = place.place(facts.NodeDevices((device(0),)), pod(app(vcore=100, size=1)))["main"]
-    assert share == facts.NodeShare(uuid(0), 100, 80 * GIB)
+    (share,) = pod_placement.place(
+        datatypes.NodeDevices((device(0),)), pod(app(vcore=100, size=1))
+    )["main"]
+    assert share == datatypes.NodeShare(uuid(0), 100, 80 * GIB)
 
 
 def test_holdings_of_a_missing_device_are_ignored():
@@ -311,9 +321,9 @@ def test_too_many_devices_to_enumerate_are_still_chosen_close():
 )
 def test_a_choice_of_another_scheduler_is_checked(change, said):
     devices = (device(0), device(1, cordoned=True), device(2), device(3))
-    node = facts.NodeDevices(devices, (held(2, 80, 8), held(3, 10, 75)))
-    share = dataclasses.replace(facts.NodeShare(uuid(0), 50, 8 * GIB), **change)
-    assert place.complaint(node, pod(), {"main": (share,)}) == said
+    node = datatypes.NodeDevices(devices, (held(2, 80, 8), held(3, 10, 75)))
+    share = dataclasses.replace(datatypes.NodeShare(uuid(0), 50, 8 * GIB), **change)
+    assert pod_placement.complaint(node, pod(), {"main": (share,)}) == said
 
 
 @pytest.mark.parametrize(
@@ -321,23 +331,23 @@ def test_a_choice_of_another_scheduler_is_checked(change, said):
     [
         ({}, "main: asks for 1 devices, 0 were chosen"),
         (
-            {"main": 2 * [facts.NodeShare(uuid(0), 50, 8 * GIB)]},
+            {"main": 2 * [datatypes.NodeShare(uuid(0), 50, 8 * GIB)]},
             "main: asks for 1 devices, 2 were",
         ),
     ],
 )
 def test_a_choice_with_a_wrong_number_of_devices_is_refused(shares, said):
-    node = facts.NodeDevices((device(0), device(1)))
-    assert place.complaint(node, pod(), shares).startswith(said)
+    node = datatypes.NodeDevices((device(0), device(1)))
+    assert pod_placement.complaint(node, pod(), shares).startswith(said)
 
 
 def test_shares_of_concurrent_containers_are_added_up():
-    node = facts.NodeDevices((device(0),))
+    node = datatypes.NodeDevices((device(0),))
     two = pod(app("a", 60), app("b", 60))
-    shares = {name: (facts.NodeShare(uuid(0), 60, 8 * GIB),) for name in "ab"}
-    assert place.complaint(node, two, shares).startswith("gpu0 has 100 vcore")
+    shares = {name: (datatypes.NodeShare(uuid(0), 60, 8 * GIB),) for name in "ab"}
+    assert pod_placement.complaint(node, two, shares).startswith("gpu0 has 100 vcore")
     one_after_the_other = pod(init("a", 60), app("b", 60))
-    assert place.complaint(node, one_after_the_other, shares) == ""
+    assert pod_placement.complaint(node, one_after_the_other, shares) == ""
 
 
 def mig_device(number):
@@ -355,16 +365,18 @@ def test_several_devices_are_never_mig_devices():
     mixed = (mig_device(0), device(1), device(2))
     two = {"need": {**WHOLE, "count": 2}}
     assert placed_on(mixed, **two) == [1, 2]
-    node = facts.NodeDevices((mig_device(0), mig_device(1), device(2)))
+    node = datatypes.NodeDevices((mig_device(0), mig_device(1), device(2)))
     wanted = pod(app(**two["need"]))
-    assert not place.fits(free_capacity.of(node), wanted)
-    with pytest.raises(explain.Refused, match="of which a process sees only one") as caught:
-        place.place(node, wanted)
+    assert not pod_placement.fits(free_capacity.of(node), wanted)
+    with pytest.raises(
+        placement_explanation.Refused, match="of which a process sees only one"
+    ) as caught:
+        pod_placement.place(node, wanted)
     assert "asks for 2 devices, only 1 fits" in str(caught.value)
 
 
 def test_shares_of_several_mig_devices_chosen_elsewhere_are_not_valid():
-    node = facts.NodeDevices((mig_device(0), mig_device(1)))
+    node = datatypes.NodeDevices((mig_device(0), mig_device(1)))
     wanted = pod(app(vcore=30, size=4, count=2))
-    chosen = {"main": tuple(facts.NodeShare(each.uuid, 30, 4 * GIB) for each in node.devices)}
-    assert "is a MIG device" in place.complaint(node, wanted, chosen)
+    chosen = {"main": tuple(datatypes.NodeShare(each.uuid, 30, 4 * GIB) for each in node.devices)}
+    assert "is a MIG device" in pod_placement.complaint(node, wanted, chosen)

@@ -8,7 +8,14 @@ from allocator_nodes import GIB, app, cube_mesh, device, init, pcie, sidecar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyvgpu.allocator import explain, facts, free_capacity, nearness, place, requests
+from pyvgpu.allocator import (
+    datatypes,
+    free_capacity,
+    nearness,
+    placement_explanation,
+    pod_placement,
+    requests,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -16,19 +23,19 @@ LIMIT = settings(max_examples=200)
 
 needs = st.one_of(
     st.builds(
-        lambda vcore, size, count: facts.ContainerNeed(vcore, size * GIB, count),
+        lambda vcore, size, count: datatypes.ContainerNeed(vcore, size * GIB, count),
         st.sampled_from([1, 20, 30, 33, 40, 50, 60, 70, 99]),
         st.integers(1, 40),
         st.sampled_from([1, 1, 1, 2]),
     ),
-    st.builds(lambda count: facts.ContainerNeed(100, 0, count), st.integers(1, 3)),
+    st.builds(lambda count: datatypes.ContainerNeed(100, 0, count), st.integers(1, 3)),
 )
 kinds = st.sampled_from(
     [
-        facts.ContainerKind.APP,
-        facts.ContainerKind.APP,
-        facts.ContainerKind.INIT,
-        facts.ContainerKind.SIDECAR,
+        datatypes.ContainerKind.APP,
+        datatypes.ContainerKind.APP,
+        datatypes.ContainerKind.INIT,
+        datatypes.ContainerKind.SIDECAR,
     ]
 )
 
@@ -37,10 +44,10 @@ kinds = st.sampled_from(
 def pods(draw, most=4):
     """A pod that the API server accepts: containers are in the order of their start."""
     wanted = draw(st.lists(st.tuples(needs, kinds), min_size=1, max_size=most))
-    wanted.sort(key=lambda one: one[1] is facts.ContainerKind.APP)
-    return facts.Pod(
-        tuple(facts.Container(f"c{i}", need, kind) for i, (need, kind) in enumerate(wanted)),
-        packing=draw(st.sampled_from(facts.Packing)),
+    wanted.sort(key=lambda one: one[1] is datatypes.ContainerKind.APP)
+    return datatypes.Pod(
+        tuple(datatypes.Container(f"c{i}", need, kind) for i, (need, kind) in enumerate(wanted)),
+        packing=draw(st.sampled_from(datatypes.Packing)),
     )
 
 
@@ -68,13 +75,13 @@ def devices(draw, most=4):
 
 def in_each_phase(pod, placed):
     """Add up the concurrent shares of each device, independently of the allocator."""
-    starting = [c for c in pod.containers if c.kind is not facts.ContainerKind.APP]
-    apps = [c for c in pod.containers if c.kind is facts.ContainerKind.APP]
+    starting = [c for c in pod.containers if c.kind is not datatypes.ContainerKind.APP]
+    apps = [c for c in pod.containers if c.kind is datatypes.ContainerKind.APP]
     moments = []
     for at, container in enumerate(starting):
-        before = [c for c in starting[:at] if c.kind is facts.ContainerKind.SIDECAR]
+        before = [c for c in starting[:at] if c.kind is datatypes.ContainerKind.SIDECAR]
         moments.append([*before, container])
-    moments.append([c for c in starting if c.kind is facts.ContainerKind.SIDECAR] + apps)
+    moments.append([c for c in starting if c.kind is datatypes.ContainerKind.SIDECAR] + apps)
     for moment in moments:
         sums = {}
         for container in moment:
@@ -91,12 +98,12 @@ def test_nothing_is_allocated_twice(machine, arrivals):
     live = {}
     for number, (pod, goes) in enumerate(arrivals):
         held = tuple(itertools.chain.from_iterable(holding for _, _, holding in live.values()))
-        node = facts.NodeDevices(machine, held)
+        node = datatypes.NodeDevices(machine, held)
         placed = place_or_none(node, pod)
         if placed is None:
             continue
-        assert place.complaint(node, pod, placed) == ""
-        holding = place.holdings(pod.containers, placed, f"pod-{number}")
+        assert pod_placement.complaint(node, pod, placed) == ""
+        holding = pod_placement.holdings(pod.containers, placed, f"pod-{number}")
         live[number] = pod, placed, holding
         check(machine, live.values())
         if goes:
@@ -134,7 +141,7 @@ def brute_force(node, pod):
     for choice in itertools.product(*choices):
         placed = {
             container.name: [
-                facts.NodeShare(
+                datatypes.NodeShare(
                     one.uuid,
                     container.need.vcore,
                     one.memory_bytes if container.need.whole else container.need.vmemory,
@@ -160,7 +167,7 @@ def is_whole(placed, uuid):
 
 parts = st.tuples(st.sampled_from([1, 10, 30, 38, 39, 40, 50, 60]), st.sampled_from([1, 10, 20]))
 tight = st.builds(
-    lambda vcore, size: facts.ContainerNeed(vcore, size * GIB),
+    lambda vcore, size: datatypes.ContainerNeed(vcore, size * GIB),
     st.sampled_from([30, 40, 45, 50, 60]),
     st.sampled_from([5, 15, 20, 30]),
 )
@@ -175,23 +182,25 @@ tight = st.builds(
 )
 def test_a_place_is_found_exactly_where_there_is_one(machine, wanted, when, used):
     held = tuple(
-        facts.Holding(facts.NodeShare(one.uuid, vcore, min(size * GIB, one.memory_bytes)), "other")
+        datatypes.Holding(
+            datatypes.NodeShare(one.uuid, vcore, min(size * GIB, one.memory_bytes)), "other"
+        )
         for one, (vcore, size) in zip(machine, used, strict=False)
         if vcore > 1
     )
     containers = [
-        facts.Container(f"c{i}", need, kind)
+        datatypes.Container(f"c{i}", need, kind)
         for i, (need, kind) in enumerate(zip(wanted, when, strict=False))
     ]
-    containers.sort(key=lambda one: one.kind is facts.ContainerKind.APP)
-    node, pod = facts.NodeDevices(machine, held), facts.Pod(tuple(containers))
+    containers.sort(key=lambda one: one.kind is datatypes.ContainerKind.APP)
+    node, pod = datatypes.NodeDevices(machine, held), datatypes.Pod(tuple(containers))
     assert (place_or_none(node, pod) is not None) == brute_force(node, pod)
 
 
 def place_or_none(node, pod):
     try:
-        return place.place(node, pod)
-    except explain.Refused as exc:
+        return pod_placement.place(node, pod)
+    except placement_explanation.Refused as exc:
         return None if exc.reasons else {}
 
 
@@ -199,9 +208,9 @@ def place_or_none(node, pod):
 @given(pods())
 def test_a_pod_on_one_device_uses_as_much_as_kubelet_counts(pod):
     """So the ids that kubelet counts as free are free on the device, and the reverse."""
-    placed = place_or_none(facts.NodeDevices((device(0, 160),)), pod)
+    placed = place_or_none(datatypes.NodeDevices((device(0, 160),)), pod)
     if placed and not any(container.need.whole for container in pod.containers):
-        (holding,) = place.holdings(pod.containers, placed, "pod")
+        (holding,) = pod_placement.holdings(pod.containers, placed, "pod")
         assert (holding.share.vcore, holding.share.vmemory) == requests.effective(pod.containers)
 
 
@@ -234,8 +243,8 @@ def test_grown_sets_are_as_close_as_groups_allow(free, count):
 
 def test_init_containers_reuse_the_devices_of_the_others():
     machine = tuple(device(i) for i in range(4))
-    pod = facts.Pod((init("i", 80), sidecar("s", 20), app("a", 60)))
-    placed = place.place(facts.NodeDevices(machine), pod)
+    pod = datatypes.Pod((init("i", 80), sidecar("s", 20), app("a", 60)))
+    placed = pod_placement.place(datatypes.NodeDevices(machine), pod)
     assert len({share.uuid for part in placed.values() for share in part}) == 1
 
 
@@ -244,14 +253,16 @@ def test_init_containers_reuse_the_devices_of_the_others():
     devices(),
     st.lists(st.tuples(pods(), st.booleans()), max_size=6),
     pods(),
-    st.sampled_from(facts.Nearness),
-    st.sampled_from([facts.ANY, facts.Selector(numa=0), facts.Selector(least_memory=40 * GIB)]),
+    st.sampled_from(datatypes.Nearness),
+    st.sampled_from(
+        [datatypes.ANY, datatypes.Selector(numa=0), datatypes.Selector(least_memory=40 * GIB)]
+    ),
 )
 def test_fits_agrees_with_find(machine, arrivals, wanted, near, selector):
     held = ()
     for number, (pod, _) in enumerate(arrivals):
-        placed = place_or_none(facts.NodeDevices(machine, held), pod) or {}
-        held += place.holdings(pod.containers, placed, f"pod-{number}")
+        placed = place_or_none(datatypes.NodeDevices(machine, held), pod) or {}
+        held += pod_placement.holdings(pod.containers, placed, f"pod-{number}")
     pod = dataclasses.replace(wanted, nearness=near, selector=selector)
-    free = free_capacity.of(facts.NodeDevices(machine, held))
-    assert place.fits(free, pod) == (place.find(free, pod) is not None)
+    free = free_capacity.of(datatypes.NodeDevices(machine, held))
+    assert pod_placement.fits(free, pod) == (pod_placement.find(free, pod) is not None)

@@ -6,20 +6,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyvgpu import errors
-from pyvgpu.allocator import facts, requests
+from pyvgpu.allocator import datatypes, requests
 
 
 @pytest.mark.parametrize(
     ("vcore", "size", "count", "expected"),
     [
-        (1, 1, None, facts.ContainerNeed(1, 1)),
-        (99, GIB, None, facts.ContainerNeed(99, GIB)),
-        (100, 0, None, facts.ContainerNeed(100, 0)),
-        (100, GIB, None, facts.ContainerNeed(100, GIB)),
-        (300, 3 * GIB + 1, None, facts.ContainerNeed(100, GIB + 1, 3)),
-        (100, 16 * GIB, 2, facts.ContainerNeed(50, 8 * GIB, 2)),
-        (200, 0, 2, facts.ContainerNeed(100, 0, 2)),
-        (50, GIB, 1, facts.ContainerNeed(50, GIB)),
+        (1, 1, None, datatypes.ContainerNeed(1, 1)),
+        (99, GIB, None, datatypes.ContainerNeed(99, GIB)),
+        (100, 0, None, datatypes.ContainerNeed(100, 0)),
+        (100, GIB, None, datatypes.ContainerNeed(100, GIB)),
+        (300, 3 * GIB + 1, None, datatypes.ContainerNeed(100, GIB + 1, 3)),
+        (100, 16 * GIB, 2, datatypes.ContainerNeed(50, 8 * GIB, 2)),
+        (200, 0, 2, datatypes.ContainerNeed(100, 0, 2)),
+        (50, GIB, 1, datatypes.ContainerNeed(50, GIB)),
     ],
 )
 def test_requests_of_containers(vcore, size, count, expected):

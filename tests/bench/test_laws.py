@@ -7,7 +7,7 @@ import laws
 import pytest
 
 from pyvgpu import errors
-from pyvgpu.calibration import measured, record
+from pyvgpu.calibration import calibration_record, measured
 
 
 def test_named_laws_are_as_documented():
@@ -19,7 +19,9 @@ def test_named_laws_are_as_documented():
 
 def test_h100_law_matches_its_record():
     folder = Path(__file__).parents[2] / "benchmarks" / "results" / "gpu"
-    seen = measured.values(record.load(folder / "2026-11-26-nvidia-h100-80gb-hbm3.json"))
+    seen = measured.values(
+        calibration_record.load(folder / "2026-11-26-nvidia-h100-80gb-hbm3.json")
+    )
     law = dataclasses.asdict(laws.named("h100").device)
     for key in ("slice_ns", "switch_ns", "launch_ns", "event_ns", "event_late_ns", "queue_depth"):
         assert law[key] == pytest.approx(seen[key].value, rel=0.001), key

@@ -6,8 +6,8 @@ import io
 import laws
 import patterns
 import pytest
-import rows
 import share
+import share_rows
 from rich.console import Console
 
 TODAY = ["today"]
@@ -18,7 +18,7 @@ def options(**given):
 
 
 def find(name):
-    (row,) = [row for row in (*rows.ROWS, *patterns.PATTERNS) if row.name == name]
+    (row,) = [row for row in (*share_rows.ROWS, *patterns.PATTERNS) if row.name == name]
     return row
 
 

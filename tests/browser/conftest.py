@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import status_pictures
 
-from pyvgpu.http import endpoints, messages
+from pyvgpu.http import endpoints, http_messages
 from pyvgpu.status import site
 
 SECONDS = 30
@@ -37,7 +37,7 @@ class Shown:
 
     document: dict[str, Any]
     port: int = 0
-    refusal: messages.HttpResponse | None = None
+    refusal: http_messages.HttpResponse | None = None
     asked: list[endpoints.HttpRequest] = dataclasses.field(default_factory=list)
 
     @property

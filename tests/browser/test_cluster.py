@@ -10,7 +10,7 @@ from status_cluster import STRANGER, VIEWER, StatusApi
 
 from pyvgpu.allocator import annotations
 from pyvgpu.controller.scheduler import node_info
-from pyvgpu.controller.status import rows
+from pyvgpu.controller.status import node_rows
 from pyvgpu.http import endpoints
 
 pytestmark = pytest.mark.browser
@@ -101,7 +101,7 @@ def many():
         unhealthy = "Xid 79" if number % 100 == 7 else ""
         had = scheduling_api.devices(info.name, unhealthy=unhealthy)
         info.update(annotations.Published(scheduling_api.UNIT, had), "")
-        found.append(rows.row_of(info, ""))
+        found.append(node_rows.row_of(info, ""))
     return found
 
 
@@ -109,12 +109,12 @@ def test_five_thousand_nodes_are_searched_and_paged(many, serve, opened):
     whole = json.loads(json.dumps(status_pictures.cluster()))
 
     def document(asked):
-        found = rows.chosen(many, rows.read(asked.query))
+        found = node_rows.chosen(many, node_rows.read(asked.query))
         return {**whole, "nodes": found, "totals": {**whole["totals"], "nodes": 5000}}
 
     page = opened(serve(document).address)
     listed = page.locator(".nodes tbody tr")
-    assert listed.count() == rows.ON_A_PAGE
+    assert listed.count() == node_rows.ON_A_PAGE
     page.get_by_role("button", name="Next").click()
     page.get_by_text("page 2 of 100, 5,000 nodes").wait_for()
     page.get_by_role("link", name="node-50", exact=True).wait_for()

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from pyvgpu.demo.facts import (
+from pyvgpu.demo.observations import (
     GIB,
     MIB,
     SHARERS,

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from pyvgpu.demo import assertions
-from pyvgpu.demo.facts import GIB, MIB, EventKind, Observations, Role, TenantEvent
+from pyvgpu.demo.observations import GIB, MIB, EventKind, Observations, Role, TenantEvent
 
 from .observed import GOOD, PLAN, SAMPLES, altered, having, sample, timed, without
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from waiting import PROMPT, wait_until
 
-from pyvgpu.demo import place, stage
-from pyvgpu.demo.facts import EventKind, Role, TenantEvent
+from pyvgpu.demo import tenant_runs, workspace
+from pyvgpu.demo.observations import EventKind, Role, TenantEvent
 from pyvgpu.errors import DataError
 from pyvgpu.machine import reservations
 
@@ -33,7 +33,7 @@ def room(tmp_path, monkeypatch):
 def leavings(folder, pid=-1):
     """Return what a demonstration with that cache, and of that process, has left by now."""
     machines = [
-        path for base in place.PLACES for path in Path(base).glob(f"{place.PREFIX}{pid}-*")
+        path for base in workspace.PLACES for path in Path(base).glob(f"{workspace.PREFIX}{pid}-*")
     ]
     trees = (folder / "cache" / "pyvgpu" / "runs").glob("*")
     live = [x.folder for x in reservations.Books().live() if x.holder.tree.startswith(str(folder))]
@@ -92,7 +92,7 @@ def test_sigkill_ends_the_tenants_and_the_next_demonstration_cleans_up(room):
     wait_until(lambda: not leavings(room))
     (folder,) = leavings(room, demo.pid)
     os.utime(folder, (0, 0))  # a recent folder may belong to a demonstration that is starting
-    with place.private_folder():
+    with workspace.private_folder():
         assert not folder.exists()
 
 
@@ -175,7 +175,7 @@ def test_bad_options_give_a_one_line_error(options, complaint):
     ],
 )
 def test_report_of_a_tenant_becomes_an_event(line, event):
-    assert stage.parse(1.0, Role.DOOMED, line, 100.0) == event
+    assert tenant_runs.parse(1.0, Role.DOOMED, line, 100.0) == event
 
 
 @pytest.mark.parametrize(
@@ -183,4 +183,4 @@ def test_report_of_a_tenant_becomes_an_event(line, event):
 )
 def test_other_output_of_a_tenant_is_an_error(line):
     with pytest.raises(DataError, match="doomed: sent a line that is not an event"):
-        stage.parse(1.0, Role.DOOMED, line)
+        tenant_runs.parse(1.0, Role.DOOMED, line)

@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pyvgpu.demo import assertions, report
-from pyvgpu.demo.facts import Observations, Role
+from pyvgpu.demo import assertions, html_report
+from pyvgpu.demo.observations import Observations, Role
 from pyvgpu.errors import OutputError, UnavailableError, UsageError
 
 from .observed import GOOD, PLAN, timed
@@ -47,7 +47,7 @@ class Page(HTMLParser):
 
 
 def page(seen):
-    return Page(report.page(seen, assertions.judge(seen), "2026-01-02 03:04"))
+    return Page(html_report.page(seen, assertions.judge(seen), "2026-01-02 03:04"))
 
 
 def pictures(found):
@@ -81,7 +81,7 @@ def test_pictures_show_the_use_of_each_tenant():
 def test_failed_claim_is_marked_and_escaped():
     said = "<b>no & room</b>"
     failing = Observations(PLAN, remarks=((Role.STEADY, said),))
-    text = report.page(failing, assertions.judge(failing), "now")
+    text = html_report.page(failing, assertions.judge(failing), "now")
     assert "&lt;b&gt;no &amp; room&lt;/b&gt;" in text
     assert said not in text
     assert text.count("✗ failed") == 7
@@ -90,22 +90,22 @@ def test_failed_claim_is_marked_and_escaped():
 
 @needs_matplotlib
 def test_same_demonstration_gives_the_same_page():
-    assert report.page(GOOD, (), "now") == report.page(GOOD, (), "now")
+    assert html_report.page(GOOD, (), "now") == html_report.page(GOOD, (), "now")
 
 
 @needs_matplotlib
 def test_report_is_written_or_the_error_is_reported(tmp_path):
-    report.check_possible(tmp_path / "report.html")
-    report.write(tmp_path / "report.html", GOOD, assertions.judge(GOOD))
+    html_report.check_possible(tmp_path / "report.html")
+    html_report.write(tmp_path / "report.html", GOOD, assertions.judge(GOOD))
     assert (tmp_path / "report.html").read_text().startswith("<!DOCTYPE html>")
     with pytest.raises(OutputError, match="cannot be written: no such file|No such file"):
-        report.write(tmp_path / "gone" / "report.html", GOOD, ())
+        html_report.write(tmp_path / "gone" / "report.html", GOOD, ())
     for wrong in (tmp_path, tmp_path / "gone" / "report.html"):
         with pytest.raises(UsageError, match="must name a file in an existing folder"):
-            report.check_possible(wrong)
+            html_report.check_possible(wrong)
 
 
 def test_missing_matplotlib_names_the_extra_to_install(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(UnavailableError, match=r"pip install 'pyvgpu\[report\]'"):
-        report.check_possible(tmp_path / "report.html")
+        html_report.check_possible(tmp_path / "report.html")

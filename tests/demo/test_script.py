@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from pyvgpu.demo import script
-from pyvgpu.demo.facts import (
+from pyvgpu.demo.observations import (
     GIB,
     MIB,
     TENANTS,

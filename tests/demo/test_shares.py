@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from pyvgpu.demo import shares
-from pyvgpu.demo.facts import EventKind, Observations, Role
+from pyvgpu.demo.observations import EventKind, Observations, Role
 
 from .observed import EVENTS, GOOD, PLAN, SAMPLES, altered, sample, spun
 

@@ -12,7 +12,7 @@ from charted import arguments, made
 
 from pyvgpu.cli import device_plugin
 from pyvgpu.controller.scheduler import config_check
-from pyvgpu.deviceplugin import settings as agent_settings
+from pyvgpu.deviceplugin import agent_settings as agent_settings
 
 SECOND = ("scheduler.mode=second", "kubeScheduler.image=own/kube-scheduler:1")
 

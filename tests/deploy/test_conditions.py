@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyvgpu import names
-from pyvgpu.allocator import facts
+from pyvgpu.allocator import datatypes
 from pyvgpu.cli import webhook
 from pyvgpu.controller.sidecar import config, mark_names
 from pyvgpu.controller.webhook import (
@@ -36,7 +36,7 @@ RULES = [
     {"pattern": "quay.io/(.*)", "to": r"mirror.example/\1", "namespaces": ["[!t]*"]},
 ]
 NAMESPACES = ("team", "train-a", "train", "other", "a-train-b")
-T4 = facts.NodeDevice("", 0, 16 << 30, "Tesla T4", least_bytes=1 << 30)
+T4 = datatypes.NodeDevice("", 0, 16 << 30, "Tesla T4", least_bytes=1 << 30)
 
 
 def renames():

@@ -16,7 +16,7 @@ from pyvgpu.allocator import elastic
 from pyvgpu.cli import webhook
 from pyvgpu.cli.main import COMMANDS
 from pyvgpu.controller.certs import serving_certificate
-from pyvgpu.controller.claims import shapes
+from pyvgpu.controller.claims import claim_templates
 from pyvgpu.controller.scheduler import pod_request
 from pyvgpu.controller.sidecar import mark_names
 from pyvgpu.controller.webhook import conversions, imagenames, state
@@ -204,14 +204,14 @@ def test_claim_templates_have_the_same_names_everywhere():
     asked = [hook["matchConditions"][0] for hook in hooks(VALIDATING).values()]
     for condition in (policy, *asked):
         (listed,) = re.findall(r'\[("pyvgpu-[^]]+)\]', condition["expression"])
-        assert json.loads(f"[{listed}]") == [shapes.SHARE, shapes.WHOLE]
+        assert json.loads(f"[{listed}]") == [claim_templates.SHARE, claim_templates.WHOLE]
 
 
 def test_device_class_of_pod_claims_is_in_the_chart():
-    assert find("DeviceClass", shapes.CLASS)
+    assert find("DeviceClass", claim_templates.CLASS)
     whole = find("DeviceClass", "vgpu-whole")["spec"]
     assert whole["extendedResourceName"] == names.DEVICE_RESOURCE
-    for name in (shapes.CLASS, "vgpu-whole", "vgpu-h100"):
+    for name in (claim_templates.CLASS, "vgpu-whole", "vgpu-h100"):
         (selector,) = find("DeviceClass", name)["spec"]["selectors"]
         assert f'device.driver == "{names.DRA_DRIVER}"' in selector["cel"]["expression"]
 

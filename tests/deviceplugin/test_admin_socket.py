@@ -10,7 +10,7 @@ from held_grants import DEVICES, GIB, UNIT, UUID, grant
 
 from pyvgpu import errors, quota
 from pyvgpu.deviceplugin import admin_socket, grants
-from pyvgpu.deviceplugin.devices import cordon
+from pyvgpu.deviceplugin.devices import cordoned_devices
 from pyvgpu.deviceplugin.grants import resize
 from pyvgpu.machine import users
 
@@ -20,7 +20,7 @@ class Agent:
 
     def __init__(self, state):
         self.grants = {made.id: made for made in (grant(), other())}
-        self.cordons = cordon.Cordons(state)
+        self.cordons = cordoned_devices.Cordons(state)
         self.orders = admin_socket.Orders(
             state,
             admin_socket.Hands(
@@ -115,11 +115,11 @@ def test_cordon_lasts_until_it_is_undone(agent, tmp_path):
     order = {"order": "cordon", "uuid": uuid, "undo": False}
     assert admin_socket.tell(tmp_path, order) == f"{uuid}: cordoned, no new container gets it"
     assert admin_socket.tell(tmp_path, order) == f"{uuid}: cordoned, no new container gets it"
-    assert agent.cordons.uuids == cordon.Cordons(tmp_path).uuids == {uuid}
+    assert agent.cordons.uuids == cordoned_devices.Cordons(tmp_path).uuids == {uuid}
     assert admin_socket.tell(tmp_path, {**order, "undo": True}) == (
         f"{uuid}: uncordoned, new containers can get it"
     )
-    assert agent.cordons.uuids == cordon.Cordons(tmp_path).uuids == frozenset()
+    assert agent.cordons.uuids == cordoned_devices.Cordons(tmp_path).uuids == frozenset()
 
 
 def test_annotated_cordon_is_not_undone_by_an_order(agent, tmp_path):
@@ -139,7 +139,7 @@ def test_missing_device_can_be_uncordoned(agent, tmp_path):
 def test_unreadable_cordons_are_refused(tmp_path, content):
     (tmp_path / "cordoned.json").write_bytes(content)
     with pytest.raises(errors.DataError, match="fix it, or remove it"):
-        cordon.Cordons(tmp_path)
+        cordoned_devices.Cordons(tmp_path)
 
 
 def test_without_an_agent_the_error_names_the_folder(tmp_path):

@@ -27,7 +27,7 @@ from pyvgpu import nvml
 from pyvgpu.deviceplugin import grants
 from pyvgpu.deviceplugin.audit import auditor
 from pyvgpu.deviceplugin.containers import store
-from pyvgpu.deviceplugin.settings import AuditAction
+from pyvgpu.deviceplugin.agent_settings import AuditAction
 base, library = Path(sys.argv[1]), Path(sys.argv[2])
 places = store.GrantStore(base / "grants", base / "cdi")
 given = {one["id"]: grants.load(one) for one in json.loads(sys.argv[3])}

@@ -7,11 +7,13 @@ import os
 import pytest
 
 from pyvgpu import names
-from pyvgpu.deviceplugin.kubelet import checkpoint_file, device_ids, messages
+from pyvgpu.deviceplugin.kubelet import checkpoint_file, device_ids, plugin_messages
 from pyvgpu.deviceplugin.plugin import plugin_server
 
 GRANT = "0123456789abcdef"
-ANSWER = messages.AllocateResponse({names.GRANT_KIND: GRANT}, (f"{names.GRANT_KIND}={GRANT}",))
+ANSWER = plugin_messages.AllocateResponse(
+    {names.GRANT_KIND: GRANT}, (f"{names.GRANT_KIND}={GRANT}",)
+)
 
 
 def entry(device_ids, resource=names.VCORE_RESOURCE):

@@ -286,5 +286,5 @@ def test_json_log_is_machine_readable(node):
     node.kubelet.until_offered()
     entries = [json.loads(line) for line in node.log.read_text().splitlines()]
     (said,) = [entry for entry in entries if entry["message"].startswith("answering on port")]
-    assert (said["level"], said["logger"]) == ("info", "pyvgpu.deviceplugin.http_server")
+    assert (said["level"], said["logger"]) == ("info", "pyvgpu.deviceplugin.agent_http")
     assert datetime.datetime.fromisoformat(said["time"]).tzinfo

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pyvgpu import errors
-from pyvgpu.deviceplugin.devices import cordon
+from pyvgpu.deviceplugin.devices import cordoned_devices
 from pyvgpu.kube import apiserver
 
 A, B = "GPU-a", "GPU-b"
@@ -30,7 +30,7 @@ def seen():
 
 
 def follower(seen, kept):
-    return cordon.CordonWatch(seen, lambda: [A, B], kept.follow)
+    return cordoned_devices.CordonWatch(seen, lambda: [A, B], kept.follow)
 
 
 @pytest.mark.parametrize(
@@ -43,11 +43,11 @@ def follower(seen, kept):
     ],
 )
 def test_annotation_is_parsed_into_uuids(text, expected):
-    assert cordon.read(text) == expected
+    assert cordoned_devices.read(text) == expected
 
 
 def test_annotation_and_orders_are_independent(seen, tmp_path):
-    kept = cordon.Cordons(tmp_path)
+    kept = cordoned_devices.Cordons(tmp_path)
     look = follower(seen, kept).look
     look()
     assert kept.uuids == frozenset()
@@ -64,9 +64,9 @@ def test_annotation_and_orders_are_independent(seen, tmp_path):
 
 def test_cordon_lasts_while_the_node_cannot_be_read(seen, tmp_path):
     seen.annotations = {"pyvgpu.io/cordoned": B}
-    follower(seen, cordon.Cordons(tmp_path)).look()
+    follower(seen, cordoned_devices.Cordons(tmp_path)).look()
     seen.away = True
-    again = cordon.Cordons(tmp_path)
+    again = cordoned_devices.Cordons(tmp_path)
     assert again.uuids == {B}
     rounds = iter([False, True])
     follower(seen, again).run(lambda _: next(rounds))
@@ -75,15 +75,15 @@ def test_cordon_lasts_while_the_node_cannot_be_read(seen, tmp_path):
 
 def test_unknown_device_is_logged_once_with_valid_ones(seen, tmp_path, caplog):
     seen.annotations = {"pyvgpu.io/cordoned": "GPU-x"}
-    one = follower(seen, cordon.Cordons(tmp_path))
+    one = follower(seen, cordoned_devices.Cordons(tmp_path))
     one.look()
     one.look()
     (said,) = caplog.messages
     assert said == "pyvgpu.io/cordoned 'GPU-x': this node has no device GPU-x; valid: GPU-a, GPU-b"
 
 
-@pytest.mark.parametrize("name", [cordon.ORDERED, cordon.NOTED])
+@pytest.mark.parametrize("name", [cordoned_devices.ORDERED, cordoned_devices.NOTED])
 def test_unreadable_cordon_file_is_refused(tmp_path, name):
     (tmp_path / name).write_text(json.dumps({"a": 1}))
     with pytest.raises(errors.DataError, match="cannot be read"):
-        cordon.Cordons(tmp_path)
+        cordoned_devices.Cordons(tmp_path)

@@ -12,7 +12,7 @@ from waiting import started
 
 from pyvgpu import names, region
 from pyvgpu._api import pod_resources_pb2 as api
-from pyvgpu.allocator import facts
+from pyvgpu.allocator import datatypes
 from pyvgpu.deviceplugin.containers import backend, store
 from pyvgpu.deviceplugin.grants import grant_log, interfaces, manager
 from pyvgpu.deviceplugin.kubelet import checkpoint_file, device_ids, offers, pod_resources
@@ -92,7 +92,7 @@ def kubelet(tmp_path):
 def agent(tmp_path, machine, driver, kubelet):
     """Return a function that starts an agent with one device, which fits one pod, not two."""
     one = machine.devices[0]
-    has = (facts.NodeDevice(one.uuid, 0, one.memory_bytes),)
+    has = (datatypes.NodeDevice(one.uuid, 0, one.memory_bytes),)
 
     @contextlib.contextmanager
     def begin():

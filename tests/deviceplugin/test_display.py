@@ -9,13 +9,13 @@ from granted import GIB
 
 import pyvgpu
 from pyvgpu._api import display_pb2_grpc as api_grpc
-from pyvgpu.allocator import facts
+from pyvgpu.allocator import datatypes
 from pyvgpu.deviceplugin import grants
 from pyvgpu.deviceplugin.audit import quota_audit
 from pyvgpu.deviceplugin.containers.process_owner import Whose
 from pyvgpu.deviceplugin.devices.health import ProbeResult
 from pyvgpu.deviceplugin.gpu_manager import display
-from pyvgpu.deviceplugin.telemetry import metrics, usage
+from pyvgpu.deviceplugin.telemetry import metric_families, usage
 
 A, B = "GPU-a", "GPU-b"
 
@@ -25,15 +25,18 @@ def grant(number, *shares):
     return grants.Grant(f"{number:016x}", frozenset({f"c{number}"}), 1.0, owner, shares=shares)
 
 
-SHARE = grant(1, facts.NodeShare(A, 30, 2 * GIB))
-WHOLE = grant(2, facts.NodeShare(B, 100, 80 * GIB))
+SHARE = grant(1, datatypes.NodeShare(A, 30, 2 * GIB))
+WHOLE = grant(2, datatypes.NodeShare(B, 100, 80 * GIB))
 
 
 @pytest.fixture
 def sources():
-    shown = metrics.MetricSources(
+    shown = metric_families.MetricSources(
         grants=lambda: [SHARE, WHOLE],
-        devices=lambda: [facts.NodeDevice(A, 0, 80 * GIB), facts.NodeDevice(B, 1, 80 * GIB)],
+        devices=lambda: [
+            datatypes.NodeDevice(A, 0, 80 * GIB),
+            datatypes.NodeDevice(B, 1, 80 * GIB),
+        ],
         answers=lambda: {
             A: ProbeResult("", 5 * GIB, 0.4, "0000:3B:00.0"),
             B: ProbeResult("", 70 * GIB, 0.9, "0000:D8:00.0"),
@@ -130,7 +133,9 @@ def test_graph_and_version_are_strings_in_json(sources):
 def test_no_grants_give_an_empty_object(sources):
     empty = display.DisplaySources(
         sources.node,
-        metrics.MetricSources(list, tuple, dict, lambda *_: usage.NOTHING, tuple, lambda: True),
+        metric_families.MetricSources(
+            list, tuple, dict, lambda *_: usage.NOTHING, tuple, lambda: True
+        ),
         lambda: quota_audit.NOTHING,
         display.no_marks,
     )

@@ -11,9 +11,9 @@ import rights
 from granted import GIB, grant_of, share_of
 
 from pyvgpu import shim
-from pyvgpu.deviceplugin.devices import simulated
+from pyvgpu.deviceplugin.devices import simulated_devices
 from pyvgpu.doctor import CheckState, inside
-from pyvgpu.doctor import node as nodes
+from pyvgpu.doctor import node_checks as nodes
 from pyvgpu.http import endpoints
 from pyvgpu.simulation import simulator
 
@@ -107,9 +107,9 @@ def empty(folder, agent="127.0.0.1:9"):
 
 
 def test_doctor_finds_the_agents_simulated_machine(tmp_path):
-    assert simulated.environment(tmp_path) == {}
+    assert simulated_devices.environment(tmp_path) == {}
     machine = simulator.open_machine("t4:2", tmp_path / "simulated" / "machines")
-    assert simulated.environment(tmp_path) == machine.environment
+    assert simulated_devices.environment(tmp_path) == machine.environment
 
 
 @pytest.mark.parametrize(

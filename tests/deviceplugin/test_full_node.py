@@ -7,7 +7,7 @@ import grant_room
 import pytest
 from fake_kubelet import VCORE, StartError, container, pod
 
-from pyvgpu.allocator import annotations, facts
+from pyvgpu.allocator import annotations, datatypes
 from pyvgpu.deviceplugin.cluster import scheduler_choice
 from pyvgpu.deviceplugin.grants import interfaces
 
@@ -272,7 +272,7 @@ def sealed(kubelet, tmp_path, cluster):
 def _sealing(here, cluster, key):
     def admit(name, vcore):
         one = here.admit(name, vcore)
-        share = facts.NodeShare("GPU-0", vcore, 4 * grant_room.UNIT)
+        share = datatypes.NodeShare("GPU-0", vcore, 4 * grant_room.UNIT)
         choice = annotations.DeviceChoice(one.uid, "node-1", {"a": (share,)})
         notes = {"pyvgpu.io/devices": annotations.seal(choice, key)}
         cluster.add(one, notes)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyvgpu.allocator import facts
+from pyvgpu.allocator import datatypes
 from pyvgpu.deviceplugin import grants
 from pyvgpu.deviceplugin.grants import grant_index
 from pyvgpu.deviceplugin.kubelet.device_ids import ResourceKind
@@ -12,7 +12,7 @@ from pyvgpu.deviceplugin.kubelet.device_ids import ResourceKind
 pytestmark = pytest.mark.slow
 
 VCORE, VMEMORY, PODS = ["c0", "c1", "c2"], ["m0", "m1"], ["a", "b"]
-SHARE = (facts.NodeShare("GPU-0", 1, 1),)
+SHARE = (datatypes.NodeShare("GPU-0", 1, 1),)
 
 
 @st.composite

@@ -14,7 +14,7 @@ import small_disks
 from waiting import wait_until
 
 from pyvgpu import errors
-from pyvgpu.allocator import facts
+from pyvgpu.allocator import datatypes
 from pyvgpu.deviceplugin import grants
 from pyvgpu.deviceplugin.grants import grant_log
 
@@ -33,7 +33,7 @@ def bound(number, device=0, vcore=30):
         17.5,
         grants.Owner("uid", "team", f"pod-{number}", "main"),
         frozenset({f"m{number}"}),
-        (facts.NodeShare(UUID.format(device), vcore, GIB),),
+        (datatypes.NodeShare(UUID.format(device), vcore, GIB),),
     )
 
 

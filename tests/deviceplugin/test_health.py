@@ -10,9 +10,9 @@ import pytest
 import shim_room
 
 from pyvgpu import nvml
+from pyvgpu.deviceplugin.agent_settings import HealthRules
 from pyvgpu.deviceplugin.devices import health
 from pyvgpu.deviceplugin.devices.health import Condition
-from pyvgpu.deviceplugin.settings import HealthRules
 from pyvgpu.simulation import simulator
 
 RULES = HealthRules(recover_seconds=60)
@@ -58,7 +58,7 @@ import json, logging, os, sys, time
 from pathlib import Path
 from pyvgpu.simulation import simulator
 from pyvgpu.deviceplugin.devices import health
-from pyvgpu.deviceplugin.settings import HealthRules
+from pyvgpu.deviceplugin.agent_settings import HealthRules
 logging.disable()
 health.PROBE_SECONDS = 0.1
 health.AGAIN_SECONDS = 0.05

@@ -5,12 +5,14 @@ import dataclasses
 import pytest
 from held_grants import DEVICES, GIB, UNIT, grant
 
-from pyvgpu.allocator import facts
+from pyvgpu.allocator import datatypes
 from pyvgpu.deviceplugin.grants import holdings
 from pyvgpu.deviceplugin.kubelet import device_ids
 from pyvgpu.deviceplugin.kubelet.device_ids import ResourceKind
 
-FACTS = tuple(facts.NodeDevice(one.uuid, one.index, one.memory_bytes) for one in DEVICES.values())
+FACTS = tuple(
+    datatypes.NodeDevice(one.uuid, one.index, one.memory_bytes) for one in DEVICES.values()
+)
 
 
 def held(*grants):

@@ -8,7 +8,7 @@ import machine_room
 import pytest
 
 from pyvgpu import device, models
-from pyvgpu.allocator import facts
+from pyvgpu.allocator import datatypes
 from pyvgpu.deviceplugin.devices import inventory
 from pyvgpu.simulation import simulator
 from pyvgpu.volumes import cdi
@@ -87,22 +87,22 @@ def test_nvlinks_through_a_switch_are_found(tmp_path):
     assert [one["numa"] for one in seen] == [0, 0, 0, 0, 1, 1, 1, 1]
     assert [one["class"] for one in seen] == ["fast"] * 6 + ["any"] * 2
     assert seen[0]["links"] == {
-        "1": [facts.LinkPath.SWITCH, links],
-        "2": [facts.LinkPath.NUMA, links],
-        "3": [facts.LinkPath.NUMA, links],
-        "4": [facts.LinkPath.SYSTEM, links],
-        "5": [facts.LinkPath.SYSTEM, links],
-        "6": [facts.LinkPath.SYSTEM, 0],
-        "7": [facts.LinkPath.SYSTEM, 0],
+        "1": [datatypes.LinkPath.SWITCH, links],
+        "2": [datatypes.LinkPath.NUMA, links],
+        "3": [datatypes.LinkPath.NUMA, links],
+        "4": [datatypes.LinkPath.SYSTEM, links],
+        "5": [datatypes.LinkPath.SYSTEM, links],
+        "6": [datatypes.LinkPath.SYSTEM, 0],
+        "7": [datatypes.LinkPath.SYSTEM, 0],
     }
-    assert seen[6]["links"]["7"] == [facts.LinkPath.SWITCH, 0]
+    assert seen[6]["links"]["7"] == [datatypes.LinkPath.SWITCH, 0]
 
 
 def test_lost_device_has_no_links(tmp_path):
     machine = simulator.open_machine("t4:4", tmp_path)
     simulator.set_faults(machine, "lost 1")
     seen = looked(machine)
-    assert seen[0]["links"]["2"] == [facts.LinkPath.NUMA, 0]
+    assert seen[0]["links"]["2"] == [datatypes.LinkPath.NUMA, 0]
     assert seen[1]["numa"] is None
 
 
@@ -137,7 +137,7 @@ def test_device_node_matches_the_minor_number():
 
 def test_allocator_device_has_the_minimum_share():
     given = seen(2, compute_class="fast").fact("Xid 79", cordoned=True, allocated_by="dra")
-    assert given == facts.NodeDevice(
+    assert given == datatypes.NodeDevice(
         uuid="GPU-00000002-0000-0000-0000-000000000000",
         index=2,
         memory_bytes=80 << 30,

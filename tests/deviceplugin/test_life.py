@@ -8,7 +8,7 @@ import pytest
 from granted import GIB, share_of
 
 from pyvgpu import region
-from pyvgpu.allocator import explain, facts, place
+from pyvgpu.allocator import datatypes, placement_explanation, pod_placement
 from pyvgpu.deviceplugin.containers import store
 from pyvgpu.deviceplugin.grants import grant_log
 
@@ -43,7 +43,7 @@ def work(base, machine, driver, seed):
     draw = random.Random(seed)
     said = Said(base / "said")
     devices = tuple(
-        facts.NodeDevice(one.uuid, index, one.memory_bytes)
+        datatypes.NodeDevice(one.uuid, index, one.memory_bytes)
         for index, one in enumerate(machine.devices)
     )
     with grant_log.Checkpoint(base, "node") as kept:
@@ -51,7 +51,7 @@ def work(base, machine, driver, seed):
         recover(kept, places, driver)
         for turn in range(6):
             held = tuple(
-                facts.Holding(share, grant.label)
+                datatypes.Holding(share, grant.label)
                 for grant in kept.grants.values()
                 for share in grant.shares
             )
@@ -61,11 +61,11 @@ def work(base, machine, driver, seed):
                 places.remove(grant_id)
                 kept.drop(grant_id)
                 continue
-            need = facts.ContainerNeed(draw.choice(SIZES), 2 * GIB)
-            pod = facts.Pod((facts.Container("main", need),))
+            need = datatypes.ContainerNeed(draw.choice(SIZES), 2 * GIB)
+            pod = datatypes.Pod((datatypes.Container("main", need),))
             try:
-                shares = place.place(facts.NodeDevices(devices, held), pod)["main"]
-            except explain.Refused:
+                shares = pod_placement.place(datatypes.NodeDevices(devices, held), pod)["main"]
+            except placement_explanation.Refused:
                 continue
             grant = granted.grant_of(*shares, number=(seed << 8) + turn)
             kept.put(grant)

@@ -8,13 +8,13 @@ from granted import GIB
 from prometheus_client import parser
 
 from pyvgpu import quota
-from pyvgpu.allocator import facts
+from pyvgpu.allocator import datatypes
 from pyvgpu.deviceplugin import grants
 from pyvgpu.deviceplugin.audit import quota_audit
 from pyvgpu.deviceplugin.devices.health import ProbeResult
 from pyvgpu.deviceplugin.grants import events
 from pyvgpu.deviceplugin.kubelet import call_timing
-from pyvgpu.deviceplugin.telemetry import metrics, usage
+from pyvgpu.deviceplugin.telemetry import metric_families, usage
 
 A, B = "GPU-a", "GPU-b"
 DOCUMENT = Path(__file__).parents[2] / "docs" / "agent-outside.md"
@@ -23,7 +23,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "agent-outside.md"
 def grant(number, uuid, vcore, size, **more):
     owner = grants.Owner("u", "team", f"pod-{number}", "main")
     ids = frozenset({f"c{number}"})
-    share = facts.NodeShare(uuid, vcore, size)
+    share = datatypes.NodeShare(uuid, vcore, size)
     return grants.Grant(f"{number:016x}", ids, 1.0, owner, shares=(share,), **more)
 
 
@@ -34,17 +34,17 @@ GRANTS = [
     grants.Grant("f" * 16, frozenset({"c9"}), 1.0),
 ]
 DEVICES = [
-    facts.NodeDevice(A, 0, 80 * GIB, model="H100"),
-    facts.NodeDevice(B, 1, 80 * GIB, model="H100", unhealthy="Xid 79", cordoned=True),
+    datatypes.NodeDevice(A, 0, 80 * GIB, model="H100"),
+    datatypes.NodeDevice(B, 1, 80 * GIB, model="H100", unhealthy="Xid 79", cordoned=True),
 ]
 USED = usage.Use(0.25, 12.5, GIB, 3, 4, 1.5, 2)
 FINDING = quota_audit.Finding(quota_audit.ViolationKind.NO_SHIM, A, (1,), "", "u", GIB, "x")
 
 
 def shown(**more):
-    meter = metrics.AgentMeter(**more)
+    meter = metric_families.AgentMeter(**more)
     meter.show(
-        metrics.MetricSources(
+        metric_families.MetricSources(
             grants=lambda: GRANTS,
             devices=lambda: DEVICES,
             answers=lambda: {A: ProbeResult("", 5 * GIB, 0.4), B: ProbeResult("", 70 * GIB, 0.9)},

@@ -11,7 +11,7 @@ from fake_kubelet import container, pod
 from grant_room import UNIT
 
 from pyvgpu import names, quota
-from pyvgpu.allocator import facts, schemas
+from pyvgpu.allocator import datatypes, schemas
 from pyvgpu.deviceplugin.cluster import node_annotation
 
 
@@ -100,7 +100,7 @@ def test_annotation_has_devices_and_local_placements(kubelet, tmp_path):
         room.start(whole, "a")
 
         def lower(it):
-            share = facts.NodeShare(it.shares[0].uuid, 10, UNIT)
+            share = datatypes.NodeShare(it.shares[0].uuid, 10, UNIT)
             policy = quota.TimePolicy.HARD
             return type(it)(
                 **{f: getattr(it, f) for f in ("id", "vcore_ids", "created", "owner")},
@@ -135,7 +135,7 @@ def test_container_starts_after_its_grant_is_published(node, cluster):
     cluster.add(one, {})
     uuid = node.quota(kubelet.start_container(one, "a"))[2]
     found = cluster.published
-    assert found.placed == {one.uid: {"a": (facts.NodeShare(uuid, 30, 2 * UNIT),)}}
+    assert found.placed == {one.uid: {"a": (datatypes.NodeShare(uuid, 30, 2 * UNIT),)}}
     assert found.memory_unit == UNIT
     machine = node.machine.devices
     assert [device.uuid for device in found.devices] == [own.uuid for own in machine]

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from pyvgpu import errors
-from pyvgpu.allocator import facts
+from pyvgpu.allocator import datatypes
 from pyvgpu.cli import device_plugin, gpu_manager, table
 from pyvgpu.cli.main import Parser
-from pyvgpu.deviceplugin.allocation_api import Api, Configured
-from pyvgpu.deviceplugin.settings import (
+from pyvgpu.deviceplugin.agent_settings import (
     DEFAULT_LISTEN,
     AgentSettings,
     Placement,
     Profile,
     TimeSlicing,
 )
+from pyvgpu.deviceplugin.allocation_api import Api, Configured
 
 VOLUMES = [
     {"name": name, "base": "/x", "components": {"libraries": ["libcuda.so", "libnvidia-ml.so"]}}
@@ -55,7 +55,11 @@ def test_options_set_their_settings(tmp_path):
         *("--volume-config", str(volumes), "--extra-config", str(extra)),
         *("--ignore-xids", "13, 31", "--recover-seconds", "7"),
     )
-    assert (found.unit, found.packing, found.bind_seconds) == (1 << 30, facts.Packing.SPREAD, 5)
+    assert (found.unit, found.packing, found.bind_seconds) == (
+        1 << 30,
+        datatypes.Packing.SPREAD,
+        5,
+    )
     assert (found.placement, found.placement_key) == (Placement.EXTENDER, Path("/key"))
     assert (found.profile, found.require_cdi) == (Profile.GAIA, False)
     assert found.classes == (("H100", "fast"), ("T4", "slow"))

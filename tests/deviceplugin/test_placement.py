@@ -2,32 +2,32 @@
 
 import pytest
 
-from pyvgpu.allocator import facts
+from pyvgpu.allocator import datatypes
 from pyvgpu.deviceplugin.grants import placement, pod_identity
 
 GIB = 1 << 30
-APP, INIT = facts.ContainerKind.APP, facts.ContainerKind.INIT
+APP, INIT = datatypes.ContainerKind.APP, datatypes.ContainerKind.INIT
 
 
 def node(count=2, held=(), **more):
     devices = tuple(
-        facts.NodeDevice(f"GPU-{index}", index, 16 * GIB, **more) for index in range(count)
+        datatypes.NodeDevice(f"GPU-{index}", index, 16 * GIB, **more) for index in range(count)
     )
-    return facts.NodeDevices(devices, tuple(held))
+    return datatypes.NodeDevices(devices, tuple(held))
 
 
 def share(index, vcore, gib):
-    return facts.NodeShare(f"GPU-{index}", vcore, gib * GIB)
+    return datatypes.NodeShare(f"GPU-{index}", vcore, gib * GIB)
 
 
 def one(name="a", vcore=30, gib=4, kind=APP, count=1):
-    return facts.Container(name, facts.ContainerNeed(vcore, gib * GIB, count), kind)
+    return datatypes.Container(name, datatypes.ContainerNeed(vcore, gib * GIB, count), kind)
 
 
 def place(now, *containers, chosen=placement.NOTHING, own=()):
     """Place a pod that holds *own* already."""
-    empty = facts.NodeDevices(now.devices, tuple(own))
-    return placement.place_pod(now, lambda: empty, facts.Pod(containers), chosen)
+    empty = datatypes.NodeDevices(now.devices, tuple(own))
+    return placement.place_pod(now, lambda: empty, datatypes.Pod(containers), chosen)
 
 
 def refused(*arguments, **more):
@@ -90,7 +90,7 @@ def test_choice_that_differs_from_the_request_is_refused_for_good(chosen, words)
 
 
 def test_pod_waits_for_the_chosen_device_even_if_another_is_free():
-    held = [facts.Holding(share(1, 80, 4), "team/p")]
+    held = [datatypes.Holding(share(1, 80, 4), "team/p")]
     for chosen in (devices(a=[1]), sealed(a=[share(1, 30, 4)])):
         exc = refused(node(held=held), one(), chosen=chosen)
         assert "for now: gpu1 has 20 vcore and 12GiB free" in str(exc)
@@ -102,7 +102,7 @@ def test_pod_waits_for_the_chosen_device_even_if_another_is_free():
 )
 def test_temporary_causes_are_no_final_refusal(chosen):
     """Room becomes free some day; an unhealthy device may never recover."""
-    held = [facts.Holding(share(0, 100, 16), "team/p")]
+    held = [datatypes.Holding(share(0, 100, 16), "team/p")]
     unhealthy = [node(1, unhealthy="Xid 79"), node(1, held, unhealthy="Xid 79"), node(0)]
     for bad in unhealthy:
         exc = refused(bad, one(), chosen=chosen)
@@ -139,8 +139,8 @@ def test_request_of_a_container_comes_from_its_ids():
     ],
 )
 def test_impossible_request_is_refused_for_good(vcore, units, words):
-    has = (facts.NodeDevice("GPU-0", 0, 16 * GIB, least_bytes=3 * GIB),)
-    has += (facts.NodeDevice("GPU-1", 1, 16 * GIB, least_bytes=2 * GIB),)
+    has = (datatypes.NodeDevice("GPU-0", 0, 16 * GIB, least_bytes=3 * GIB),)
+    has += (datatypes.NodeDevice("GPU-1", 1, 16 * GIB, least_bytes=2 * GIB),)
     own = [container("a", vcore, units)]
     with pytest.raises(placement.RefusedError, match=words) as caught:
         placement.wishes(own, own, has, GIB)
@@ -149,5 +149,5 @@ def test_impossible_request_is_refused_for_good(vcore, units, words):
 
 def test_whole_device_needs_no_vmemory():
     own = [container("a", 100, 1)]
-    has = (facts.NodeDevice("GPU-0", 0, 16 * GIB, least_bytes=2 * GIB),)
+    has = (datatypes.NodeDevice("GPU-0", 0, 16 * GIB, least_bytes=2 * GIB),)
     assert placement.wishes(own, own, has, GIB)[0].need.whole

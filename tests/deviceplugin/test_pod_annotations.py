@@ -8,7 +8,7 @@ import waiting
 from fake_kubelet import container, pod
 
 from pyvgpu import quota
-from pyvgpu.deviceplugin.cluster import pod_annotations, pods
+from pyvgpu.deviceplugin.cluster import node_pods, pod_annotations
 
 LIMIT, POLICY = "pyvgpu.io/vcore-limit", "pyvgpu.io/vcore-policy"
 
@@ -38,7 +38,7 @@ def following(room):
     def look(one, annotations):
         meta = {"uid": one.uid, "namespace": "default", "name": one.name}
         pod = {"metadata": {**meta, "annotations": annotations}}
-        known.pods = dict.fromkeys(pods.uids_of(pod), pod)
+        known.pods = dict.fromkeys(node_pods.uids_of(pod), pod)
         made.look()
         return [refusal.text for refusal in posted]
 

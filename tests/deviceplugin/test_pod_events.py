@@ -12,7 +12,7 @@ import waiting
 from fake_kubelet import StartError, container, pod
 from kubernetes import client
 
-from pyvgpu.deviceplugin.cluster import evictions, pod_events, pods
+from pyvgpu.deviceplugin.cluster import evictions, node_pods, pod_events
 from pyvgpu.deviceplugin.grants import events
 from pyvgpu.kube import apiserver, backoff
 
@@ -126,7 +126,7 @@ def connected(host):
         api_key={"BearerToken": "secret"},
         api_key_prefix={"BearerToken": "Bearer"},
     )
-    return pods.Pods(apiserver.ApiServer(client.ApiClient(settings)), "node-1")
+    return node_pods.Pods(apiserver.ApiServer(client.ApiClient(settings)), "node-1")
 
 
 def refused(uid, namespace, name, text):

@@ -4,16 +4,16 @@ import pytest
 
 from pyvgpu import names
 from pyvgpu._api import pod_resources_pb2 as api
-from pyvgpu.allocator import facts
+from pyvgpu.allocator import datatypes
 from pyvgpu.deviceplugin import grants
-from pyvgpu.deviceplugin.grants import binding, grant_index, pod_identity
+from pyvgpu.deviceplugin.grants import grant_binding, grant_index, pod_identity
 from pyvgpu.deviceplugin.kubelet import checkpoint_file, device_ids, pod_resources
 
 VCORE, VMEMORY = device_ids.ResourceKind.VCORE, device_ids.ResourceKind.VMEMORY
 KINDS = {our.name: our.kind for our in device_ids.OURS}
 
 
-SHARE = facts.NodeShare("GPU-0", 50, 1 << 30)
+SHARE = datatypes.NodeShare("GPU-0", 50, 1 << 30)
 
 
 def some(text):
@@ -160,7 +160,7 @@ def superseded(old, *, kept, name="web-0", vcore="c1"):
     there.change([old], [])
     one = pod_identity.PodContainer("a", f"{8:016x}", some(vcore), some("m9"), listed=True)
     new = pod_identity.KnownPod("new", "default" if name else "", name, (one,))
-    return binding.superseded(new, (), there, {old.id}, lambda _: kept) == [old]
+    return grant_binding.superseded(new, (), there, {old.id}, lambda _: kept) == [old]
 
 
 def test_ending_pod_keeps_its_grant_beside_its_successor():

@@ -6,7 +6,7 @@ from cluster_of_one import NODE
 from fake_kubelet import container, pod
 
 from pyvgpu.deviceplugin import grants
-from pyvgpu.deviceplugin.cluster import pods
+from pyvgpu.deviceplugin.cluster import node_pods
 from pyvgpu.kube import apiserver
 
 ONE = pod("p", container("a", 30, 2))
@@ -18,7 +18,7 @@ MIRROR = "kubernetes.io/config.mirror"
 
 @pytest.fixture
 def watched(cluster):
-    made = pods.Pods(cluster.connection, NODE)
+    made = node_pods.Pods(cluster.connection, NODE)
     made.sync()
     with waiting.beside(made):
         cluster.api.wait_for("WATCH", "/api/v1/pods")

@@ -7,8 +7,8 @@ import pytest
 from cluster_of_one import NODE
 from fake_kubelet import StartError, container, pod
 
-from pyvgpu.allocator import facts
-from pyvgpu.deviceplugin.gpu_manager import predicates
+from pyvgpu.allocator import datatypes
+from pyvgpu.deviceplugin.gpu_manager import predicate_annotations
 from pyvgpu.deviceplugin.grants import interfaces, placement, pod_identity
 
 MINORS = {"GPU-0": 4, "GPU-1": 2, "GPU-2": 10}
@@ -39,35 +39,38 @@ def of(notes, *containers):
     ],
 )
 def test_annotated_minors_are_parsed(notes, devices):
-    assert predicates.read(of(notes), NODE, MINORS) == devices
+    assert predicate_annotations.read(of(notes), NODE, MINORS) == devices
 
 
 @pytest.mark.parametrize("text", ["7", "4,7", "GPU-0", "4;2", "-1", " 4", "٤"])
 def test_unknown_minor_is_refused_for_good(text):
     with pytest.raises(placement.RefusedError, match="must be minor numbers of this") as caught:
-        predicates.read(of({FIRST: text}), NODE, MINORS)
+        predicate_annotations.read(of({FIRST: text}), NODE, MINORS)
     assert caught.value.final
 
 
 def test_no_final_refusal_before_the_devices_are_known():
     with pytest.raises(placement.RefusedError) as caught:
-        predicates.read(of({FIRST: "4"}), NODE, {})
+        predicate_annotations.read(of({FIRST: "4"}), NODE, {})
     assert not caught.value.final
 
 
 def test_granted_devices_are_annotated_once():
-    shares = {"b": (facts.NodeShare("GPU-2", 30, 1), facts.NodeShare("GPU-0", 30, 1)), "init": ()}
-    given = predicates.GrantedPod(pod_identity.KnownPod("u", "team", "p", ()), shares)
-    wanted = predicates.notes(of({}), given, NODE, MINORS, 12.5)
+    shares = {
+        "b": (datatypes.NodeShare("GPU-2", 30, 1), datatypes.NodeShare("GPU-0", 30, 1)),
+        "init": (),
+    }
+    given = predicate_annotations.GrantedPod(pod_identity.KnownPod("u", "team", "p", ()), shares)
+    wanted = predicate_annotations.notes(of({}), given, NODE, MINORS, 12.5)
     assert wanted == {
         SECOND: "10,4",
         "tencent.com/gpu-assigned": "true",
         "tencent.com/predicate-time": "12500000000",
         **HERE,
     }
-    assert predicates.notes(of(wanted), given, NODE, MINORS, 99.0) == {}
+    assert predicate_annotations.notes(of(wanted), given, NODE, MINORS, 99.0) == {}
     wrong = {**wanted, SECOND: "4", "tencent.com/gpu-assigned": "false"}
-    assert set(predicates.notes(of(wrong), given, NODE, MINORS, 99.0)) == {
+    assert set(predicate_annotations.notes(of(wrong), given, NODE, MINORS, 99.0)) == {
         SECOND,
         "tencent.com/gpu-assigned",
     }
@@ -75,7 +78,7 @@ def test_granted_devices_are_annotated_once():
 
 @pytest.fixture
 def room(kubelet, tmp_path, cluster):
-    noting = predicates.Predicates(cluster.pods, NODE, lambda: MINORS)
+    noting = predicate_annotations.Predicates(cluster.pods, NODE, lambda: MINORS)
     policy = interfaces.StartPolicy(choose=noting.choose)
     with grant_room.running(kubelet, tmp_path, grant_room.devices(2), policy=policy) as made:
         made.grant_manager.observers.bound.add(noting.note)

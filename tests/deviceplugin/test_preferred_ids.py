@@ -4,23 +4,23 @@ import grant_room
 import pytest
 from fake_kubelet import VCORE, container, pod
 
-from pyvgpu.allocator import facts
+from pyvgpu.allocator import datatypes
 from pyvgpu.deviceplugin.grants import placement
-from pyvgpu.deviceplugin.kubelet import messages
+from pyvgpu.deviceplugin.kubelet import plugin_messages
 from pyvgpu.deviceplugin.kubelet.device_ids import ResourceKind
 
 GIB = 1 << 30
-BINPACK, SPREAD = facts.Packing.BINPACK, facts.Packing.SPREAD
+BINPACK, SPREAD = datatypes.Packing.BINPACK, datatypes.Packing.SPREAD
 
 
 def node(*held, **more):
     devices = tuple(
-        facts.NodeDevice(f"GPU-{number}", number, 4 * GIB, **more) for number in range(3)
+        datatypes.NodeDevice(f"GPU-{number}", number, 4 * GIB, **more) for number in range(3)
     )
-    return facts.NodeDevices(
+    return datatypes.NodeDevices(
         devices,
         tuple(
-            facts.Holding(facts.NodeShare(f"GPU-{index}", vcore, gib * GIB), "p")
+            datatypes.Holding(datatypes.NodeShare(f"GPU-{index}", vcore, gib * GIB), "p")
             for index, vcore, gib in held
         ),
     )
@@ -31,7 +31,7 @@ def chosen(kind, size, has, packing=BINPACK, taken=(), must=()):
     everything = tuple(f"{letter}{number}" for number in range(count))
     free = tuple(free_id for free_id in everything if int(free_id[1:]) not in taken)
     offered = placement.Offered(has, everything)
-    asked = messages.PreferredRequest(free, must, size)
+    asked = plugin_messages.PreferredRequest(free, must, size)
     return placement.preferred(kind, asked, offered, packing, GIB)
 
 

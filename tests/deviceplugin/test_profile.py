@@ -8,9 +8,9 @@ import yaml
 from fake_kubelet import AdmissionError, Container, Pod, StartError
 from node_process import UNIT
 
-from pyvgpu.allocator import facts
+from pyvgpu.allocator import datatypes
 from pyvgpu.deviceplugin.gpu_manager import profile
-from pyvgpu.deviceplugin.kubelet import device_ids, messages
+from pyvgpu.deviceplugin.kubelet import device_ids, plugin_messages
 
 pytestmark = pytest.mark.slow
 
@@ -147,7 +147,7 @@ def test_invalid_requests_are_refused_with_a_reason(agent, cluster):
     ],
 )
 def test_model_label_of_the_node(model, label):
-    found = profile.labels([facts.NodeDevice("GPU-0", 0, 1, model)])
+    found = profile.labels([datatypes.NodeDevice("GPU-0", 0, 1, model)])
     assert found == ({"gaia.tencent.com/gpu-model": label} if label else {})
 
 
@@ -191,7 +191,7 @@ class Decider:
     """A decider without gpu-manager's additions."""
 
     def allocate(self, kind, given):
-        return messages.AllocateResponse({"a": "b"}, ("device",), {"A": "B"})
+        return plugin_messages.AllocateResponse({"a": "b"}, ("device",), {"A": "B"})
 
     def start(self, kind, held):
         raise AssertionError

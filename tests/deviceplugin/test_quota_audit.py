@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from granted import GIB
 
-from pyvgpu.allocator import facts
+from pyvgpu.allocator import datatypes
 from pyvgpu.deviceplugin import grants
 from pyvgpu.deviceplugin.audit import quota_audit
 from pyvgpu.deviceplugin.audit.quota_audit import ViolationKind
@@ -17,7 +17,7 @@ LABELS = {A: "gpu0", B: "gpu1", FREE: "gpu2"}
 
 def grant(number, uuid, vcore=30, size=2 * GIB):
     owner = grants.Owner(f"uid-{number}", "team", f"pod-{number}", "main")
-    share = facts.NodeShare(uuid, vcore, size)
+    share = datatypes.NodeShare(uuid, vcore, size)
     return grants.Grant(f"{number:016x}", frozenset({"c"}), 1.0, owner, shares=(share,))
 
 
@@ -156,7 +156,7 @@ def test_finding_above_quota_does_not_depend_on_the_process():
 
 
 def test_lowered_quota_counts_at_once():
-    less = dataclasses.replace(FIRST, shares=(facts.NodeShare(A, 30, GIB),))
+    less = dataclasses.replace(FIRST, shares=(datatypes.NodeShare(A, 30, GIB),))
     now = seen({A: {10: 2 * GIB}}, {10: IN_FIRST}, [10])
     assert not quota_audit.find(now, GRANTS, LABELS)
     assert [finding.kind for finding in quota_audit.find(now, {less.id: less}, LABELS)] == [

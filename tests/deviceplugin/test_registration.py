@@ -8,7 +8,7 @@ import pytest
 from fake_kubelet import VCORE, VMEMORY
 from waiting import beside, wait_until
 
-from pyvgpu.deviceplugin.kubelet import device_ids, messages
+from pyvgpu.deviceplugin.kubelet import device_ids, plugin_messages
 from pyvgpu.deviceplugin.kubelet.offers import Offer
 from pyvgpu.deviceplugin.plugin import plugin_server, registration
 
@@ -17,7 +17,7 @@ class Stub:
     """A decider that allocates nothing."""
 
     def allocate(self, kind, given):
-        return messages.AllocateResponse()
+        return plugin_messages.AllocateResponse()
 
     def start(self, kind, held):
         pass

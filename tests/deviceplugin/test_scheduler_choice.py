@@ -10,7 +10,7 @@ from fake_kubelet import StartError, container, pod
 from grant_room import UNIT
 
 from pyvgpu import errors, names
-from pyvgpu.allocator import annotations, facts
+from pyvgpu.allocator import annotations, datatypes
 from pyvgpu.deviceplugin.cluster import scheduler_choice
 from pyvgpu.deviceplugin.grants import interfaces
 
@@ -36,7 +36,7 @@ def sealed(one, key=KEY, node=NODE, uid=None, **containers):
     shares = {}
     for name, text in containers.items():
         vcore, units, uuid = text.split()
-        shares[name] = (facts.NodeShare(uuid, int(vcore), int(units) * UNIT),)
+        shares[name] = (datatypes.NodeShare(uuid, int(vcore), int(units) * UNIT),)
     return {NAME: annotations.seal(annotations.DeviceChoice(uid or one.uid, node, shares), key)}
 
 

@@ -7,11 +7,11 @@ from cluster_of_one import NODE
 from fake_kubelet import VCORE, AdmissionError, Container, StartError, container, pod
 
 from pyvgpu import errors, names
-from pyvgpu.allocator import facts
-from pyvgpu.deviceplugin import settings
+from pyvgpu.allocator import datatypes
+from pyvgpu.deviceplugin import agent_settings
 from pyvgpu.deviceplugin.allocation_api import Api, ApiState
 from pyvgpu.deviceplugin.grants import interfaces, placement
-from pyvgpu.deviceplugin.kubelet import checkpoint_file, device_ids, messages, pod_resources
+from pyvgpu.deviceplugin.kubelet import checkpoint_file, device_ids, plugin_messages, pod_resources
 from pyvgpu.deviceplugin.plugin import time_slice_service, time_slices
 
 A, B = "GPU-a", "GPU-b"
@@ -20,7 +20,7 @@ HELD = frozenset({f"{A}::1"})
 
 
 def device(uuid=A, **more):
-    return facts.NodeDevice(uuid, 0, 16 << 30, **more)
+    return datatypes.NodeDevice(uuid, 0, 16 << 30, **more)
 
 
 def test_ids_name_their_device_as_nvidias_plugin_does():
@@ -78,7 +78,7 @@ def test_closed_device_keeps_the_ids_of_its_containers(unhealthy, closed, expect
     ],
 )
 def test_containers_are_spread_over_devices(available, must, size, expected):
-    asked = messages.PreferredRequest(tuple(available), tuple(must), size)
+    asked = plugin_messages.PreferredRequest(tuple(available), tuple(must), size)
     assert list(time_slices.preferred(asked)) == expected
 
 
@@ -98,13 +98,13 @@ def test_served_resources_are_stored_in_the_order_of_service(tmp_path):
 
 def test_a_resource_is_served_until_no_device_needs_it(tmp_path):
     served = time_slices.ServedResources(tmp_path)
-    off, on = settings.TimeSlicing(), settings.TimeSlicing(4, "a.b/c")
+    off, on = agent_settings.TimeSlicing(), agent_settings.TimeSlicing(4, "a.b/c")
     assert time_slice_service.wanted(off, served, in_use=False) is None
-    assert time_slice_service.wanted(off, served, in_use=True) == settings.TimeSlicing(1)
+    assert time_slice_service.wanted(off, served, in_use=True) == agent_settings.TimeSlicing(1)
     served.add("nvidia.com/gpu", 8)
     assert time_slice_service.wanted(on, served, in_use=False) == on
     found = time_slice_service.wanted(off, served, in_use=True)
-    assert found == settings.TimeSlicing(8, "nvidia.com/gpu")
+    assert found == agent_settings.TimeSlicing(8, "nvidia.com/gpu")
     assert time_slice_service.wanted(off, served, in_use=False) is None
     assert served.replicas == {}
 
@@ -120,7 +120,7 @@ def test_damaged_record_is_refused(tmp_path, text):
     ("resource", "foreign"), [(SHARED, False), ("nvidia.com/gpu.shared", True), ("a.b/c", True)]
 )
 def test_names_of_other_domains_may_belong_to_another_plugin(resource, foreign):
-    assert settings.TimeSlicing(4, resource).is_foreign is foreign
+    assert agent_settings.TimeSlicing(4, resource).is_foreign is foreign
 
 
 # --- with kubelet's state -----------------------------------------------------------------------
@@ -148,7 +148,7 @@ def slices(kubelet):
             **more,
         }
         return time_slices.TimeSlices(
-            settings.TimeSlicing(2), time_slices.NodeView(**view), sources
+            agent_settings.TimeSlicing(2), time_slices.NodeView(**view), sources
         )
 
     return make

@@ -1,6 +1,6 @@
 """The topology of a node's devices, in gpu-manager's format."""
 
-from pyvgpu.allocator import facts
+from pyvgpu.allocator import datatypes
 from pyvgpu.deviceplugin.gpu_manager import topology
 from pyvgpu.deviceplugin.gpu_manager.topology import Leaf
 
@@ -10,8 +10,8 @@ def devices(*paths):
     count = max((max(pair) for pair, _ in paths), default=0) + 1
     links = {at: {} for at in range(count)}
     for (one, other), path in paths:
-        links[one][f"GPU-{other}"] = links[other][f"GPU-{one}"] = facts.DeviceLink(path)
-    return [facts.NodeDevice(f"GPU-{at}", at, 8, links=links[at]) for at in range(count)]
+        links[one][f"GPU-{other}"] = links[other][f"GPU-{one}"] = datatypes.DeviceLink(path)
+    return [datatypes.NodeDevice(f"GPU-{at}", at, 8, links=links[at]) for at in range(count)]
 
 
 def test_single_device_is_below_the_root():
@@ -24,7 +24,11 @@ def test_single_device_is_below_the_root():
 
 
 def test_devices_are_below_their_nearest_connection():
-    switch, bridge, system = facts.LinkPath.SWITCH, facts.LinkPath.BRIDGE, facts.LinkPath.SYSTEM
+    switch, bridge, system = (
+        datatypes.LinkPath.SWITCH,
+        datatypes.LinkPath.BRIDGE,
+        datatypes.LinkPath.SYSTEM,
+    )
     found = devices(
         ((0, 1), switch),
         ((0, 2), bridge),

@@ -10,15 +10,15 @@ from cuda.bindings import nvjitlink
 from generator import vocabulary
 
 from pyvgpu import names
-from pyvgpu.allocator import facts
+from pyvgpu.allocator import datatypes
 from pyvgpu.controller.scheduler import pod_request
-from pyvgpu.controller.sidecar import settings
+from pyvgpu.controller.sidecar import controller_settings
 from pyvgpu.controller.webhook import devices, review, sidecars, transform
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "examples.md").read_text()
 GIB = 1 << 30
-H100 = facts.NodeDevice("", 0, 79 * GIB, "NVIDIA H100 80GB HBM3", least_bytes=GIB)
+H100 = datatypes.NodeDevice("", 0, 79 * GIB, "NVIDIA H100 80GB HBM3", least_bytes=GIB)
 PODS = [
     pytest.param(pod, id=f"{name}-{number}")
     for name in example_files.MANIFESTS
@@ -84,7 +84,9 @@ def test_webhook_accepts_each_pod(pod):
     request = review.Request("u", "CREATE", "pods", "team", pod)
     rules = devices.Rules()
     changes = devices.mutation(rules, lambda: (H100,), lambda *_: None)
-    ends = sidecars.mutation(transform.Admission(settings.SidecarSettings()), lambda: None)
+    ends = sidecars.mutation(
+        transform.Admission(controller_settings.SidecarSettings()), lambda: None
+    )
     for ask in (changes, devices.validation(rules, lambda: (H100,)), ends):
         answer = ask(request)
         assert (answer.refusal, answer.warnings) == ("", ())

@@ -113,7 +113,7 @@ def test_every_metric_in_the_code_is_in_the_reference(reference):
 
 @pytest.mark.slow
 def test_metrics_match_a_programs_output():
-    from pyvgpu.controller.webhook.shell.meter import WebhookMeter
+    from pyvgpu.controller.webhook.shell.webhook_metrics import WebhookMeter
 
     shown = WebhookMeter().text().decode()
     documented = {

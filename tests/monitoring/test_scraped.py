@@ -15,10 +15,10 @@ import status_node
 import yaml
 from waiting import wait_until
 
-from pyvgpu.controller.scheduler.shell.meter import SchedulerMeter
+from pyvgpu.controller.scheduler.shell.scheduler_metrics import SchedulerMeter
 from pyvgpu.controller.sidecar.meters import ControllerMeter
-from pyvgpu.controller.webhook.shell.meter import WebhookMeter
-from pyvgpu.deviceplugin.telemetry import metrics
+from pyvgpu.controller.webhook.shell.webhook_metrics import WebhookMeter
+from pyvgpu.deviceplugin.telemetry import metric_families
 from pyvgpu.http import endpoints
 
 APPS = ("agent", "scheduler", "webhook", "sidecar-controller")
@@ -27,7 +27,7 @@ APPS = ("agent", "scheduler", "webhook", "sidecar-controller")
 @pytest.fixture(scope="module")
 def programs():
     """Serve the metrics of an agent and of the cluster components; yield the ports."""
-    agent = metrics.AgentMeter()
+    agent = metric_families.AgentMeter()
     agent.show(status_node.Node(looks=3).sources)
     scheduler = SchedulerMeter()
     scheduler.gauge("pyvgpu_scheduler_leads", "1 if this replica holds the lease.", lambda: 1.0)

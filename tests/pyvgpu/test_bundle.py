@@ -11,10 +11,10 @@ import scheduling_api as make
 import small_api
 
 from pyvgpu import cli, device, names, region, share
-from pyvgpu.allocator import annotations, facts
-from pyvgpu.bundle import cluster, machine, shapes
-from pyvgpu.bundle.shapes import KEEP
-from pyvgpu.doctor import node
+from pyvgpu.allocator import annotations, datatypes
+from pyvgpu.bundle import allow_lists, cluster_diagnostics, machine_diagnostics
+from pyvgpu.bundle.allow_lists import KEEP
+from pyvgpu.doctor import node_checks
 
 JWT = "eyJhbGciOiJSUzI1NiJ9.eyJwbGFudGVkIjoxfQ.c2lnbmVk"
 SECRET = "planted-secret-"
@@ -40,7 +40,7 @@ def planted(number):
     ],
 )
 def test_only_fields_named_by_a_shape_are_kept(thing, shape, kept):
-    assert shapes.kept(thing, shape) == kept
+    assert allow_lists.kept(thing, shape) == kept
 
 
 @pytest.mark.parametrize(
@@ -71,13 +71,13 @@ def test_only_fields_named_by_a_shape_are_kept(thing, shape, kept):
     ],
 )
 def test_free_text_has_no_tokens(said, left):
-    assert shapes.text(said) == left
+    assert allow_lists.text(said) == left
 
 
 def secretive_pod(name, **more):
     """Return a pod with a secret wherever a user can put one."""
     thing = make.pod(name, 30, 8, nodeName="node-1", **more)
-    share = facts.NodeShare("GPU-1", 30, 2 << 30)
+    share = datatypes.NodeShare("GPU-1", 30, 2 << 30)
     choice = annotations.DeviceChoice(thing["metadata"]["uid"], "node-1", {"main": (share,)})
     thing["metadata"]["annotations"] = {
         names.DEVICES_ANNOTATION: annotations.seal(choice, make.KEY),
@@ -195,7 +195,9 @@ def test_content_is_listed_and_the_path_printed(bundle):
 
 def of_grants(tmp_path):
     """Return the quotas and ledgers of grants in a bundle, by folder."""
-    found = dict(machine.documents(node.NodePaths(tmp_path, agent="9"), tmp_path, {}))
+    found = dict(
+        machine_diagnostics.documents(node_checks.NodePaths(tmp_path, agent="9"), tmp_path, {})
+    )
     return {grant["folder"]: grant for grant in found["grants/regions.json"]}
 
 
@@ -249,7 +251,7 @@ def test_no_file_is_overwritten(tmp_path, capsys):
 def test_a_cluster_that_forbids_everything_is_reported_and_packed(tmp_path):
     with small_api.running() as (api, connection):
         api.forbidden = ("/",)
-        found = dict(cluster.documents(connection, ["pyvgpu"]))
+        found = dict(cluster_diagnostics.documents(connection, ["pyvgpu"]))
     assert set(found) >= {"cluster/pods.json", "cluster/pyvgpu/daemonsets.json"}
     assert all("403" in answer["error"] for answer in found.values())
 
@@ -262,4 +264,4 @@ def test_every_pyvgpu_annotation_is_covered():
         names.START_COMMAND_ANNOTATION,  # a user's commands
         names.CLAIM_TEMPLATE_USED_ANNOTATION,  # of templates, which are not packed
     }
-    assert ours - left_out == {names.DEVICES_ANNOTATION, *shapes._NOTES}
+    assert ours - left_out == {names.DEVICES_ANNOTATION, *allow_lists._NOTES}

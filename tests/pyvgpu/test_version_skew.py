@@ -11,21 +11,21 @@ import json
 import pod_objects as make
 import pytest
 
-from pyvgpu.allocator import annotations, facts
-from pyvgpu.controller.claims import totals
-from pyvgpu.controller.sidecar import exit_reports, nodes, pods, records
+from pyvgpu.allocator import annotations, datatypes
+from pyvgpu.controller.claims import claim_totals
+from pyvgpu.controller.sidecar import exit_reports, nodes, records, sidecar_pods
 from pyvgpu.controller.sidecar.how import Method
 from pyvgpu.deviceplugin import grants
 
 KEY = b"k" * 32
 GIB = 1 << 30
 UUID = "GPU-00000000-0000-0000-0000-000000000000"
-SHARE = facts.NodeShare(UUID, 30, GIB)
+SHARE = datatypes.NodeShare(UUID, 30, GIB)
 AT = datetime.datetime(2026, 11, 21, 10, tzinfo=datetime.UTC)
 
 
 def node_devices():
-    made = facts.NodeDevice(UUID, 0, 80 * GIB, "", least_bytes=1)
+    made = datatypes.NodeDevice(UUID, 0, 80 * GIB, "", least_bytes=1)
     return json.loads(
         annotations.publish(
             annotations.Published(1 << 28, (made,), {}, {"uid": {"main": (SHARE,)}})
@@ -53,7 +53,7 @@ def stop_record():
 
 def read_stop_record(document):
     noted = {"annotations": {"pyvgpu.io/sidecar-stop": json.dumps(document)}}
-    return records.read_any(pods.read(make.pod(metadata=noted)))
+    return records.read_any(sidecar_pods.read(make.pod(metadata=noted)))
 
 
 def exit_report():
@@ -159,7 +159,7 @@ def test_unknown_tried_methods_of_a_later_version_are_skipped():
 
 
 def test_reservations_of_a_later_version_count():
-    assert totals.read({"data": {"a": "30 1024 17 more"}}) == totals.read(
+    assert claim_totals.read({"data": {"a": "30 1024 17 more"}}) == claim_totals.read(
         {"data": {"a": "30 1024 17"}}
     )
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pyvgpu.replay import plan, stage
+from pyvgpu.replay import plan, playback
 from pyvgpu.replay.trace import Trace, TraceRecord
 from pyvgpu.simulation import simulator
 
@@ -13,8 +13,8 @@ US, MS = 1_000, 1_000_000
 def fixture_play(tmp_path):
     def play(*records, vcore=None, times=1):
         trace = Trace("tried", (7, 20), ["one"], records, MS)
-        part = stage.PlayedProgram(plan.compile_trace(trace), vcore, times)
-        (played,) = stage.play([part], tmp_path, simulator.Law(), 100 * US)
+        part = playback.PlayedProgram(plan.compile_trace(trace), vcore, times)
+        (played,) = playback.play([part], tmp_path, simulator.Law(), 100 * US)
         return played
 
     return play

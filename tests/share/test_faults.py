@@ -1,8 +1,8 @@
 """Time shares under faults: shares are kept, and nothing hangs, whichever process fails.
 
-The scenes are those of `make bench-share` (benchmarks/stage.py): the unmodified shim, simulated
-driver and arbiter, on a virtual clock that other load on this computer does not disturb. Each
-tenant's device time is the simulator's own account.
+The scenes are those of `make bench-share` (benchmarks/scene_runs.py): the unmodified shim,
+simulated driver and arbiter, on a virtual clock that other load on this computer does not disturb.
+Each tenant's device time is the simulator's own account.
 """
 
 import random
@@ -10,8 +10,8 @@ import signal
 
 import laws
 import pytest
+import scene_runs
 import scores
-import stage
 from stage import ARBITER, Event, Scene, Tenant
 
 US, MS = 1_000, 1_000_000
@@ -28,7 +28,7 @@ def cache(tmp_path_factory):
 @pytest.fixture
 def play(cache):
     def run(tenants, seconds, *events, **options):
-        return stage.play(Scene(tuple(tenants), seconds, events, **options), cache)
+        return scene_runs.play(Scene(tuple(tenants), seconds, events, **options), cache)
 
     return run
 

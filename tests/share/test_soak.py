@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 import rights
+import scene_runs
 import scores
-import stage
 from stage import ARBITER, SECOND_NS, Event, Scene, Tenant
 
 SECONDS = int(os.environ.get("PYVGPU_SOAK_SECONDS", "20"))
@@ -86,7 +86,7 @@ def test_random_faults_hang_no_tenant_and_shares_recover_within_a_second(tmp_pat
         chance = random.Random(SEED + turn)
         blows = blows_of(chance, SCENE_S - AGAIN_S - 1)
         events = tuple(event for blow in blows for event in blow.events())
-        trace = stage.play(Scene(TENANTS, SCENE_S, events), tmp_path)
+        trace = scene_runs.play(Scene(TENANTS, SCENE_S, events), tmp_path)
         judge(trace, blows, f"PYVGPU_SOAK_SEED={SEED + turn}: {blows}")
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from pyvgpu.allocator import facts
+from pyvgpu.allocator import datatypes
 
 GIB = 1 << 30
 
@@ -12,7 +12,7 @@ def uuid(index):
 
 
 def device(index, size=80, **fields):
-    return facts.NodeDevice(uuid(index), index, size * GIB, **{"model": "H100", **fields})
+    return datatypes.NodeDevice(uuid(index), index, size * GIB, **{"model": "H100", **fields})
 
 
 def with_links(devices, link):
@@ -35,10 +35,10 @@ def pcie(count, size=80, per_switch=2, per_numa=4):
 
     def link(one, other):
         if one // per_switch == other // per_switch:
-            return facts.DeviceLink(facts.LinkPath.SWITCH)
+            return datatypes.DeviceLink(datatypes.LinkPath.SWITCH)
         if one // per_numa == other // per_numa:
-            return facts.DeviceLink(facts.LinkPath.NUMA)
-        return facts.DeviceLink(facts.LinkPath.SYSTEM)
+            return datatypes.DeviceLink(datatypes.LinkPath.NUMA)
+        return datatypes.DeviceLink(datatypes.LinkPath.SYSTEM)
 
     devices = [device(index, size, numa=index // per_numa) for index in range(count)]
     return with_links(devices, link)
@@ -51,31 +51,31 @@ def cube_mesh():
     links = {frozenset(pair): 2 for pair in doubles} | {frozenset(pair): 1 for pair in singles}
 
     def link(one, other):
-        path = facts.LinkPath.NUMA if one // 4 == other // 4 else facts.LinkPath.SYSTEM
-        return facts.DeviceLink(path, links.get(frozenset((one, other)), 0))
+        path = datatypes.LinkPath.NUMA if one // 4 == other // 4 else datatypes.LinkPath.SYSTEM
+        return datatypes.DeviceLink(path, links.get(frozenset((one, other)), 0))
 
     return with_links([device(index, 16, numa=index // 4) for index in range(8)], link)
 
 
 def held(index, vcore, size, holder="team/other/main"):
-    return facts.Holding(facts.NodeShare(uuid(index), vcore, size * GIB), holder)
+    return datatypes.Holding(datatypes.NodeShare(uuid(index), vcore, size * GIB), holder)
 
 
 def app(name="main", vcore=50, size=8, count=1):
-    return facts.Container(name, facts.ContainerNeed(vcore, size * GIB, count))
+    return datatypes.Container(name, datatypes.ContainerNeed(vcore, size * GIB, count))
 
 
 def init(name="init", vcore=50, size=8, count=1):
-    return facts.Container(
-        name, facts.ContainerNeed(vcore, size * GIB, count), facts.ContainerKind.INIT
+    return datatypes.Container(
+        name, datatypes.ContainerNeed(vcore, size * GIB, count), datatypes.ContainerKind.INIT
     )
 
 
 def sidecar(name="side", vcore=50, size=8, count=1):
-    return facts.Container(
-        name, facts.ContainerNeed(vcore, size * GIB, count), facts.ContainerKind.SIDECAR
+    return datatypes.Container(
+        name, datatypes.ContainerNeed(vcore, size * GIB, count), datatypes.ContainerKind.SIDECAR
     )
 
 
 def pod(*containers, **fields):
-    return facts.Pod(containers or (app(),), **fields)
+    return datatypes.Pod(containers or (app(),), **fields)

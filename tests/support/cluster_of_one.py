@@ -9,7 +9,7 @@ import small_api
 
 from pyvgpu import names
 from pyvgpu.allocator import annotations
-from pyvgpu.deviceplugin.cluster import pods
+from pyvgpu.deviceplugin.cluster import node_pods
 from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Cluster:
         self.api = api
         self.kubeconfig = kubeconfig
         self.connection = apiserver.connect(str(kubeconfig), patience=0.0)
-        self.pods = pods.Pods(self.connection, NODE)  # no watch: each pod is read
+        self.pods = node_pods.Pods(self.connection, NODE)  # no watch: each pod is read
         api.put(_NODE_PATH, {"metadata": {"name": NODE, "uid": "uid-of-node"}})
 
     def add(self, one: Pod, notes: Mapping[str, str], *, owned: bool = False) -> None:

@@ -19,7 +19,7 @@ import runner
 import waiting
 
 from pyvgpu import names
-from pyvgpu.allocator import annotations, facts
+from pyvgpu.allocator import annotations, datatypes
 from pyvgpu.controller.certs import serving_certificate
 from pyvgpu.controller.scheduler import pod_request
 from pyvgpu.controller.scheduler.shell import leading
@@ -193,10 +193,10 @@ def key() -> bytes:
     return base64.b64decode(secret["data"]["key"])
 
 
-def devices(node: str, count: int, gibibytes: int) -> tuple[facts.NodeDevice, ...]:
+def devices(node: str, count: int, gibibytes: int) -> tuple[datatypes.NodeDevice, ...]:
     """Return the devices of a fake node."""
     return tuple(
-        facts.NodeDevice(f"GPU-{node}-{at}", at, gibibytes * GIB, model="Fake")
+        datatypes.NodeDevice(f"GPU-{node}-{at}", at, gibibytes * GIB, model="Fake")
         for at in range(count)
     )
 
@@ -212,7 +212,7 @@ def fake_nodes(
         had = devices(name, count, gibibytes)
         if name in hidden:
             had = tuple(
-                facts.NodeDevice(device.uuid, device.index, device.memory_bytes, cordoned=True)
+                datatypes.NodeDevice(device.uuid, device.index, device.memory_bytes, cordoned=True)
                 for device in had
             )
         minors = {device.uuid: device.index for device in had}

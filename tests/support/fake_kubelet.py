@@ -28,7 +28,7 @@ from pyvgpu._api import device_plugin_pb2 as api
 from pyvgpu._api import device_plugin_pb2_grpc as api_grpc
 from pyvgpu._api import pod_resources_pb2 as pod_api
 from pyvgpu._api import pod_resources_pb2_grpc as pod_api_grpc
-from pyvgpu.deviceplugin.kubelet import checkpoint_file, messages
+from pyvgpu.deviceplugin.kubelet import checkpoint_file, plugin_messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -290,7 +290,7 @@ class FakeKubelet:
         self.random.shuffle(others)
         return frozenset(first + (wanted + others)[:lack])
 
-    def start_container(self, of: Pod, name: str) -> messages.AllocateResponse:
+    def start_container(self, of: Pod, name: str) -> plugin_messages.AllocateResponse:
         """Start or restart a container; return its merged Allocate answers, or StartError."""
         (it,) = (candidate for candidate in of.containers if candidate.name == name)
         limits = list(it.limits)
@@ -310,7 +310,7 @@ class FakeKubelet:
             except grpc.RpcError as exc:
                 raise StartError(_words(exc)) from exc
         found = [read_answer(self.held[of.uid, name, limit][1]) for limit in it.limits]
-        return messages.AllocateResponse(
+        return plugin_messages.AllocateResponse(
             {key: value for answer in found for key, value in answer.annotations.items()},
             tuple(device for answer in found for device in answer.cdi_devices),
             {key: value for answer in found for key, value in answer.variables.items()},
@@ -407,16 +407,16 @@ def serve(
     return server, pool
 
 
-def read_answer(content: bytes) -> messages.AllocateResponse:
+def read_answer(content: bytes) -> plugin_messages.AllocateResponse:
     """Parse the Allocate answer that kubelet keeps for a container."""
     read = api.ContainerAllocateResponse.FromString(content)
     assert all(device.permissions == "rw" for device in read.devices)
-    return messages.AllocateResponse(
+    return plugin_messages.AllocateResponse(
         dict(read.annotations),
         tuple(device.name for device in read.cdi_devices),
         dict(read.envs),
         tuple(
-            messages.Mount(mount.container_path, mount.host_path, mount.read_only)
+            plugin_messages.Mount(mount.container_path, mount.host_path, mount.read_only)
             for mount in read.mounts
         ),
         tuple((device.container_path, device.host_path) for device in read.devices),

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import waiting
 
 from pyvgpu import names
-from pyvgpu.allocator import facts
+from pyvgpu.allocator import datatypes
 from pyvgpu.deviceplugin.grants import grant_log, interfaces, manager
-from pyvgpu.deviceplugin.kubelet import checkpoint_file, device_ids, messages, pod_resources
+from pyvgpu.deviceplugin.kubelet import checkpoint_file, device_ids, plugin_messages, pod_resources
 from pyvgpu.deviceplugin.kubelet.offers import Offer
 from pyvgpu.deviceplugin.plugin import plugin_server, registration
 
@@ -28,10 +28,10 @@ UNIT = 256 << 20
 UNITS = 16  # of a device
 
 
-def devices(count: int, **more: object) -> tuple[facts.NodeDevice, ...]:
+def devices(count: int, **more: object) -> tuple[datatypes.NodeDevice, ...]:
     """Return devices of 4 GiB each."""
     return tuple(
-        facts.NodeDevice(f"GPU-{index}", index, UNITS * UNIT, **more)  # type: ignore[arg-type]
+        datatypes.NodeDevice(f"GPU-{index}", index, UNITS * UNIT, **more)  # type: ignore[arg-type]
         for index in range(count)
     )
 
@@ -45,8 +45,8 @@ class Folders:
         self.used: set[str] = set()
         self.revoked: set[str] = set()
 
-    def answer(self, grant_id: str, vcore: int) -> messages.AllocateResponse:
-        return messages.AllocateResponse(
+    def answer(self, grant_id: str, vcore: int) -> plugin_messages.AllocateResponse:
+        return plugin_messages.AllocateResponse(
             {names.GRANT_KIND: grant_id}, (f"{names.GRANT_KIND}={grant_id}",)
         )
 
@@ -57,7 +57,7 @@ class Folders:
 
     mend = make
 
-    def recall(self, grant_id: str) -> tuple[facts.NodeShare, ...]:
+    def recall(self, grant_id: str) -> tuple[datatypes.NodeShare, ...]:
         return self.made[grant_id].shares if grant_id in self.made else ()
 
     def remove(self, grant_id: str) -> None:
@@ -101,7 +101,7 @@ def text(grant: Grant) -> str:
 def running(
     kubelet: FakeKubelet,
     folder: Path,
-    has: tuple[facts.NodeDevice, ...],
+    has: tuple[datatypes.NodeDevice, ...],
     resources: tuple[device_ids.Resource, device_ids.Resource] = device_ids.OURS,
     policy: interfaces.StartPolicy = interfaces.StartPolicy(),  # noqa: B008 - it is frozen
     **sizes: object,

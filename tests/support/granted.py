@@ -18,7 +18,7 @@ import shim_room
 from waiting import WHOLE
 
 from pyvgpu import device, names, shim
-from pyvgpu.allocator import facts
+from pyvgpu.allocator import datatypes
 from pyvgpu.deviceplugin import grants
 from pyvgpu.deviceplugin.containers import cdi_edits
 from pyvgpu.volumes import cdi, manifest, node_mirror
@@ -78,7 +78,7 @@ def node_of(index: int) -> cdi.CdiNode:
     return cdi.CdiNode(f"nvidia{index}", os.major(NULL.st_rdev), os.minor(NULL.st_rdev))
 
 
-def grant_of(*shares: facts.NodeShare, number: int = 1, **fields: Any) -> grants.Grant:
+def grant_of(*shares: datatypes.NodeShare, number: int = 1, **fields: Any) -> grants.Grant:
     """Return a bound grant of *shares*."""
     owner = grants.Owner("uid", "team", f"pod-{number}", "main")
     return grants.Grant(
@@ -88,7 +88,7 @@ def grant_of(*shares: facts.NodeShare, number: int = 1, **fields: Any) -> grants
 
 def share_of(machine: simulator.Machine, index: int = 0, vcore: int = 30, size: int = 2 * GIB):
     whole = machine.devices[index].memory_bytes if vcore == 100 else size
-    return facts.NodeShare(machine.devices[index].uuid, vcore, whole)
+    return datatypes.NodeShare(machine.devices[index].uuid, vcore, whole)
 
 
 def edits_of(specification: Path) -> dict[str, Any]:

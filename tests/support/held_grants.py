@@ -1,7 +1,7 @@
 """Short constructors of container grants on two devices."""
 
 from pyvgpu import device, quota
-from pyvgpu.allocator import facts
+from pyvgpu.allocator import datatypes
 from pyvgpu.deviceplugin import grants
 
 GIB = 1 << 30
@@ -23,6 +23,6 @@ def grant(vcore=50, units=32, count=1, now=None, **fields):
         1.0,
         grants.Owner("uid", "team", "pod", "main"),
         frozenset(f"m{i}" for i in range(units * count)),
-        tuple(facts.NodeShare(UUID.format(i), now or vcore, size) for i in range(count)),
+        tuple(datatypes.NodeShare(UUID.format(i), now or vcore, size) for i in range(count)),
         **fields,
     )

@@ -1,6 +1,6 @@
 """Computes the argv that kubelet gives a container from its command, args and variables."""
 
-from pyvgpu.controller.sidecar import pods
+from pyvgpu.controller.sidecar import sidecar_pods
 from pyvgpu.controller.webhook import argv
 
 
@@ -18,7 +18,7 @@ def run(container, annotations=None):
     """Return the argv after the image's ENTRYPOINT; *annotations* serve the downward API."""
     environment = {}
     for variable in container.get("env", ()):
-        annotation = pods.annotation_of(variable)
+        annotation = sidecar_pods.annotation_of(variable)
         if annotation is None:
             environment[variable["name"]] = variable.get("value", "")
         else:

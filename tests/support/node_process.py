@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from fake_kubelet import FakeKubelet
 
-    from pyvgpu.deviceplugin.kubelet import messages
+    from pyvgpu.deviceplugin.kubelet import plugin_messages
 
 PROGRAM = Path(sys.executable).with_name("pyvgpu")
 UNIT = 256 << 20
@@ -69,14 +69,14 @@ class Node:
         self._stack.callback(ended, process)
         return process
 
-    def specification(self, answer: messages.AllocateResponse) -> dict[str, Any]:
+    def specification(self, answer: plugin_messages.AllocateResponse) -> dict[str, Any]:
         """Return the CDI edits for a container that starts with *answer*."""
         (device,) = answer.cdi_devices
         file = self.specifications / f"pyvgpu.io-grant-{device.partition('=')[2]}.json"
         edits: dict[str, Any] = json.loads(file.read_text())["devices"][0]["containerEdits"]
         return edits
 
-    def quota(self, answer: messages.AllocateResponse) -> tuple[int, int, str]:
+    def quota(self, answer: plugin_messages.AllocateResponse) -> tuple[int, int, str]:
         """Return the vcore, memory units and device UUID of that container's quota."""
         mounts = {mount["containerPath"]: mount for mount in self.specification(answer)["mounts"]}
         file = os.open(Path(mounts["/etc/pyvgpu"]["hostPath"]) / "quota", os.O_RDONLY)

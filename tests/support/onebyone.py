@@ -2,7 +2,7 @@
 
 import math
 
-from pyvgpu.allocator import free_capacity, place
+from pyvgpu.allocator import free_capacity, pod_placement
 from pyvgpu.controller.scheduler import index, pod_request
 from pyvgpu.controller.scheduler import score as points
 
@@ -13,7 +13,7 @@ def judge(info, pod):
         return index.RefusalReason.DAMAGED if info.trouble else index.RefusalReason.UNKNOWN
     if pod is None:
         return index.RefusalReason.NONSENSE
-    if place.find(info.free, pod) is not None:
+    if pod_placement.find(info.free, pod) is not None:
         return None
     may = [room for room in info.free if not free_capacity.unfit(room.device, pod.selector)]
     if not may:

@@ -3,7 +3,7 @@
 from allocator_nodes import GIB, device
 
 from pyvgpu import names
-from pyvgpu.allocator import annotations, facts
+from pyvgpu.allocator import annotations, datatypes
 
 UNIT = 256 << 20
 KEY = b"k" * 32
@@ -57,4 +57,4 @@ def published(count=2, devices=None, placed=None, **fields):
 
 
 def share(device_number, vcore=50, size=8):
-    return facts.NodeShare(device(device_number).uuid, vcore, size * GIB)
+    return datatypes.NodeShare(device(device_number).uuid, vcore, size * GIB)

@@ -7,7 +7,7 @@ from typing import Any
 import small_api
 
 from pyvgpu import names
-from pyvgpu.allocator import annotations, facts
+from pyvgpu.allocator import annotations, datatypes
 
 KEY = b"k" * 32
 GIB = 1 << 30
@@ -16,15 +16,15 @@ UNIT = 256 << 20
 
 def devices(
     node: str, count: int = 2, gibibytes: int = 16, **more: Any
-) -> tuple[facts.NodeDevice, ...]:
+) -> tuple[datatypes.NodeDevice, ...]:
     """Return the devices of a node."""
     return tuple(
-        facts.NodeDevice(f"GPU-{node}-{at}", at, gibibytes * GIB, model="T4", **more)
+        datatypes.NodeDevice(f"GPU-{node}-{at}", at, gibibytes * GIB, model="T4", **more)
         for at in range(count)
     )
 
 
-def node(name: str, *had: facts.NodeDevice, unit: int = UNIT) -> dict[str, Any]:
+def node(name: str, *had: datatypes.NodeDevice, unit: int = UNIT) -> dict[str, Any]:
     """Return a node with these devices, as its agent publishes them."""
     published = annotations.Published(unit, had or devices(name))
     text = annotations.publish(published)

@@ -22,7 +22,7 @@ import runner
 import small_kubelet
 
 from pyvgpu import names
-from pyvgpu.controller.sidecar import nodes, settings
+from pyvgpu.controller.sidecar import controller_settings, nodes
 from pyvgpu.controller.webhook import transform
 from pyvgpu.kube import apiserver
 
@@ -35,7 +35,7 @@ NODE = "node-1"
 NAMESPACE = "pyvgpu"
 LEASE = "pyvgpu-sidecar-controller"
 ADMISSION = transform.Admission(
-    settings.SidecarSettings(fast_exit=settings.FastExit(rig.FAST_EXIT))
+    controller_settings.SidecarSettings(fast_exit=controller_settings.FastExit(rig.FAST_EXIT))
 )
 JOB = "batch.kubernetes.io/job-name"
 SHARED = "SHARED_PARTS"  # variable with the folder of the processes that all xdist workers share

@@ -13,10 +13,17 @@ import json
 
 import pod_objects as make
 
-from pyvgpu.controller.sidecar import how, node, nodes, pods, reconcile, settings
+from pyvgpu.controller.sidecar import (
+    controller_settings,
+    how,
+    node_requests,
+    nodes,
+    reconcile,
+    sidecar_pods,
+)
 
 BEGIN = datetime.datetime.fromisoformat(make.AT)
-SETTINGS = settings.SidecarSettings()
+SETTINGS = controller_settings.SidecarSettings()
 FAST_EXIT = SETTINGS.fast_exit.image
 NODE = "node-1"
 
@@ -177,7 +184,7 @@ def _kubelet(scene, state):
 
 
 def _act(scene, state, specs):
-    read = pods.read(state["pod"])
+    read = sidecar_pods.read(state["pod"])
     for name, spec in specs.items():
         run = state["runtime"].get(name)
         if run is None or run["code"] is not None:
@@ -208,12 +215,12 @@ def _status(state, scene):
         if run is not None:
             statuses[-1]["restartCount"] = run["number"]
     pod = {**state["pod"], "status": {"containerStatuses": statuses}}
-    return {"phase": _phase(pods.read(pod)), "containerStatuses": statuses}
+    return {"phase": _phase(sidecar_pods.read(pod)), "containerStatuses": statuses}
 
 
 def _phase(pod):
     """Return the phase as kubelet computes it (getPhase, with container restart rules)."""
-    if any(entry.state is pods.ContainerState.WAITING for entry in pod.containers):
+    if any(entry.state is sidecar_pods.ContainerState.WAITING for entry in pod.containers):
         return "Pending"
     if not all(entry.ended_for_good for entry in pod.containers):
         return "Running"
@@ -234,7 +241,7 @@ def _controller(scene, state, number):
         moment = reconcile.DecisionMoment(now, lambda: 0.5)
         job = how.OwningJob(state["limit"], _restarts(state), 1, "train", "uid-job", "1")
         known = dataclasses.replace(scene.around, job=job)
-        patch = reconcile.reconcile(pods.read(state["pod"]), known, moment, SETTINGS).patch
+        patch = reconcile.reconcile(sidecar_pods.read(state["pod"]), known, moment, SETTINGS).patch
         if patch is not None:
             if deleted(state):
                 raise WrongError("a pod that is being deleted is to be written to")
@@ -269,7 +276,7 @@ def fails_its_job(state):
 
 
 def _mains_done(scene, state):
-    read = pods.read(state["pod"])
+    read = sidecar_pods.read(state["pod"])
     runs = {name: state["runtime"].get(name) for name in scene.codes}
     return all(
         run is not None
@@ -282,9 +289,12 @@ def _mains_done(scene, state):
 def _node_part(state):
     if state["stops"] is None:
         runtime = [
-            node.Running(name, run["id"], run["code"]) for name, run in state["runtime"].items()
+            node_requests.Running(name, run["id"], run["code"])
+            for name, run in state["runtime"].items()
         ]
-        answer = node.check(pods.read(state["pod"]), NODE, runtime, frozenset(state["replaced"]))
+        answer = node_requests.check(
+            sidecar_pods.read(state["pod"]), NODE, runtime, frozenset(state["replaced"])
+        )
         wanted = [
             [stop.name, stop.id, stop.grace_seconds if stop.kill else None]
             for stop in answer.stops

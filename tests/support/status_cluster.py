@@ -15,8 +15,8 @@ from scheduling_api import GIB, UNIT
 from waiting import wait_until
 
 from pyvgpu import errors, names
-from pyvgpu.allocator import annotations, facts
-from pyvgpu.controller.status import cluster, guard
+from pyvgpu.allocator import annotations, datatypes
+from pyvgpu.controller.status import cluster_state, guard
 from pyvgpu.http import endpoints
 from pyvgpu.status import history
 
@@ -104,7 +104,7 @@ def fill(api: StatusApi, nodes: int = NODES) -> None:
 def put_node(api: StatusApi, name: str, number: int = 0) -> None:
     """Create a node with eight devices."""
     had = tuple(
-        facts.NodeDevice(
+        datatypes.NodeDevice(
             f"GPU-{name}-{at}",
             at,
             80 * GIB,
@@ -141,7 +141,7 @@ def _put_tenant(api: StatusApi, node: str, number: int, at: int) -> None:
     vcore = (35, 50, 70, 100)[(number * at + at) % 4]
     units = 320 if vcore == 100 else (80, 130, 200)[(number * 3 + at) % 3]
     pod = scheduling_api.pod(f"job-{number}-{at}", vcore, units, nodeName=node)
-    share = facts.NodeShare(f"GPU-{node}-{at}", vcore, units * UNIT)
+    share = datatypes.NodeShare(f"GPU-{node}-{at}", vcore, units * UNIT)
     choice = annotations.DeviceChoice(pod["metadata"]["uid"], node, {"main": (share,)})
     text = annotations.seal(choice, scheduling_api.KEY)
     pod["metadata"] |= {"namespace": "team", "annotations": {names.DEVICES_ANNOTATION: text}}
@@ -152,13 +152,13 @@ def _put_tenant(api: StatusApi, node: str, number: int, at: int) -> None:
 @contextlib.contextmanager
 def running(
     api: StatusApi, *, agents: bool = True, settled: bool = True
-) -> Iterator[cluster.Cluster]:
+) -> Iterator[cluster_state.Cluster]:
     """Run the page of *api*'s cluster; with *agents*, one HTTP server answers for all nodes."""
     stop = threading.Event()
     served = endpoints.Pages(lambda: b"", more=status_node.Node().routes() if agents else {})
     with small_api.running(api) as (_, connection), endpoints.serving("0", served) as port:
-        settings = cluster.StatusSettings("frankfurt", AGENTS, port)
-        shown = cluster.Cluster(connection, settings, clock=lambda: status_node.AT)
+        settings = cluster_state.StatusSettings("frankfurt", AGENTS, port)
+        shown = cluster_state.Cluster(connection, settings, clock=lambda: status_node.AT)
         thread = threading.Thread(target=shown.run, args=(stop,), daemon=True)
         thread.start()
         try:
@@ -172,7 +172,9 @@ def running(
             thread.join()
 
 
-def until(shown: cluster.Cluster, condition: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+def until(
+    shown: cluster_state.Cluster, condition: Callable[[dict[str, Any]], object]
+) -> dict[str, Any]:
     """Wait until *condition* holds for the page's document; return the document."""
     found: list[dict[str, Any]] = []
 
@@ -196,7 +198,7 @@ def lines() -> dict[str, list[int]]:
     }
 
 
-def is_settled(shown: cluster.Cluster) -> bool:
+def is_settled(shown: cluster_state.Cluster) -> bool:
     """Return whether all data is loaded, including why each pod waits."""
     if not shown.nodes:
         return False

@@ -7,12 +7,12 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import quota
-from pyvgpu.allocator import facts
+from pyvgpu.allocator import datatypes
 from pyvgpu.deviceplugin import grants
 from pyvgpu.deviceplugin.audit import quota_audit
 from pyvgpu.deviceplugin.devices.health import ProbeResult
 from pyvgpu.deviceplugin.grants import events
-from pyvgpu.deviceplugin.telemetry import metrics, status_history, usage
+from pyvgpu.deviceplugin.telemetry import metric_families, status_history, usage
 from pyvgpu.status import site
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ TENANTS = (
     Tenant("vision/segment-6/main", 3, 40, 20 * GIB, 0.38, 0.02, 1.0, waits=0.1, refused=4),
 )
 DEVICES = tuple(
-    facts.NodeDevice(
+    datatypes.NodeDevice(
         f"GPU-{index:08x}-5b1c-4d2e-9f30-0a1b2c3d4e5f", index, 80 * GIB, model=MODEL, **more
     )
     for index, more in enumerate(
@@ -87,7 +87,7 @@ class Node:
         self.grants = [_grant(number, tenant) for number, tenant in enumerate(tenants)]
         self._uses: Mapping[str, usage.Use] = {}
         self.recent = status_history.Recent(lambda: self.at)
-        self.sources = metrics.MetricSources(
+        self.sources = metric_families.MetricSources(
             grants=lambda: self.grants,
             devices=lambda: DEVICES,
             answers=self._answers,
@@ -151,7 +151,7 @@ def _grant(number: int, tenant: Tenant) -> grants.Grant:
         frozenset({f"c{number}"}),
         AT - 86400.0,
         grants.Owner(f"u{number}", namespace, pod, container),
-        shares=(facts.NodeShare(DEVICES[tenant.device].uuid, tenant.vcore, tenant.vmemory),),
+        shares=(datatypes.NodeShare(DEVICES[tenant.device].uuid, tenant.vcore, tenant.vmemory),),
         policy=quota.TimePolicy.ELASTIC if tenant.ceiling else quota.TimePolicy.HARD,
         ceiling=tenant.ceiling,
     )

@@ -9,7 +9,7 @@ import pytest
 import rights
 from installed import installation_of
 
-from pyvgpu.volumes import driver_follower, find, node_mirror, watch
+from pyvgpu.volumes import driver_follower, find, folder_watch, node_mirror
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +35,7 @@ class Followed:
     def __init__(self, path, mirrored, *, inotify):
         self.node = mirrored
         self._news = queue.Queue()
-        self._watch = watch.FolderWatch(inotify=inotify)
+        self._watch = folder_watch.FolderWatch(inotify=inotify)
         self._follower = driver_follower.DriverFollower(
             Folder(path), mirrored, self._watch, self._news.put
         )
@@ -168,7 +168,7 @@ class Looking:
         return (self._folder,)
 
 
-class Restless(watch.FolderWatch):
+class Restless(folder_watch.FolderWatch):
     """A watch that reports several consecutive changes."""
 
     changes = 5
@@ -203,11 +203,11 @@ def test_change_during_a_search_is_noticed(tmp_path, mirrored, inotify):
     def change():
         (tmp_path / "file").touch()
 
-    look_twice(mirrored, watch.FolderWatch(inotify=inotify), Looking(tmp_path, change))
+    look_twice(mirrored, folder_watch.FolderWatch(inotify=inotify), Looking(tmp_path, change))
 
 
 def test_wake_ends_a_wait():
-    with watch.FolderWatch() as watched:
+    with folder_watch.FolderWatch() as watched:
         threading.Timer(0.05, watched.wake).start()
         assert watched.wait(PATIENCE)
         assert not watched.wait(0)
@@ -215,7 +215,7 @@ def test_wake_ends_a_wait():
 
 @pytest.mark.parametrize("inotify", [True, False])
 def test_change_between_watch_and_wait_is_noticed(tmp_path, inotify):
-    with watch.FolderWatch(inotify=inotify) as watched:
+    with folder_watch.FolderWatch(inotify=inotify) as watched:
         watched.watch([tmp_path, tmp_path / "not there"])
         assert not watched.wait(0)
         (tmp_path / "file").write_text("")
@@ -228,7 +228,7 @@ def test_unwatched_folder_sends_no_events(tmp_path):
     one, other = tmp_path / "one", tmp_path / "other"
     one.mkdir()
     other.mkdir()
-    with watch.FolderWatch() as watched:
+    with folder_watch.FolderWatch() as watched:
         watched.watch([one])
         watched.watch([other])
         watched.wait(0)  # the kernel's event for the end of the watch
@@ -240,7 +240,7 @@ def test_unwatched_folder_sends_no_events(tmp_path):
 
 def test_writing_to_a_file_in_place_is_noticed(tmp_path):
     (tmp_path / "file").write_text("old")
-    with watch.FolderWatch() as watched:
+    with folder_watch.FolderWatch() as watched:
         watched.watch([tmp_path])
         (tmp_path / "file").write_text("new")
         assert watched.wait(PATIENCE)
@@ -249,7 +249,7 @@ def test_writing_to_a_file_in_place_is_noticed(tmp_path):
 def test_hard_links_of_a_mirror_are_not_a_change(tmp_path):
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "file").write_text("")
-    with watch.FolderWatch() as watched:
+    with folder_watch.FolderWatch() as watched:
         watched.watch([tmp_path / "lib"])
         os.link(tmp_path / "lib" / "file", tmp_path / "link")
         assert not watched.wait(0)

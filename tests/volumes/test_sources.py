@@ -1,7 +1,7 @@
 import pytest
 from waiting import PROMPT
 
-from pyvgpu.volumes import survey, watch
+from pyvgpu.volumes import folder_watch, survey
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_retargeted_link_to_the_driver_is_noticed(root, inotify):
         (root / f"nix/store/{name}/lib").mkdir(parents=True)
     (root / "run").mkdir()
     (root / "run/opengl-driver").symlink_to("/nix/store/one")
-    with watch.FolderWatch(inotify=inotify) as watched:
+    with folder_watch.FolderWatch(inotify=inotify) as watched:
         watched.watch(survey.folders(root))
         assert not watched.wait(0)
         (root / "nix/store/one/lib/libcuda.so.1").touch()

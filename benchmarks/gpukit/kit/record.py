@@ -1,4 +1,6 @@
-"""The record of a run, replaced whole after each stage; its form is pyvgpu.calibration.record's.
+"""The record of a run, replaced whole after each stage.
+
+Its form is that of pyvgpu.calibration.calibration_record.
 
 It names no host and no user: see private.py.
 """
@@ -8,7 +10,14 @@ import os
 import pathlib
 
 from kit import private
-from pyvgpu.calibration.record import FORMAT, IMPOSSIBLE, STATES, VERSION, RecordError, read
+from pyvgpu.calibration.calibration_record import (
+    FORMAT,
+    IMPOSSIBLE,
+    STATES,
+    VERSION,
+    RecordError,
+    read,
+)
 
 __all__ = ["IMPOSSIBLE", "RecordError", "new", "read", "stage", "write"]
 _PLURALS = {

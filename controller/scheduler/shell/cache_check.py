@@ -10,8 +10,8 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING
 
-from pyvgpu.controller.scheduler import cache, node_annotation, pod_request
-from pyvgpu.controller.scheduler.shell import watch
+from pyvgpu.controller.scheduler import cache, node_annotation_reader, pod_request
+from pyvgpu.controller.scheduler.shell import cache_watch
 from pyvgpu.kube import apiserver, informer
 
 if TYPE_CHECKING:
@@ -70,12 +70,12 @@ class Drift:
 
     def _compare(self, stop: threading.Event) -> _Differences:
         truth = cache.Cache(self._cache.settings)
-        for page, _ in self._api.pages(watch.NODES, {}, _PAGE):
+        for page, _ in self._api.pages(cache_watch.NODES, {}, _PAGE):
             stop.wait(_PAUSE_SECONDS)
             for node in page:
-                report = node_annotation.read(node)
+                report = node_annotation_reader.read(node)
                 truth.see_node(informer.key_of(node), report.published, report.trouble)
-        for page, _ in self._api.pages(watch.PODS, {}, _PAGE):
+        for page, _ in self._api.pages(cache_watch.PODS, {}, _PAGE):
             stop.wait(_PAUSE_SECONDS)
             for thing in page:
                 truth.see_pod(informer.key_of(thing), pod_request.read(thing, self._keys()))

@@ -15,12 +15,12 @@ from pyvgpu.controller.scheduler import cache, extender, sampling
 from pyvgpu.controller.scheduler.shell import (
     binding,
     cache_check,
+    cache_watch,
     disruption_budgets,
-    evictions,
-    pod_events,
+    preemption_evictions,
     requeue,
+    scheduling_events,
     verbs,
-    watch,
 )
 from pyvgpu.kube import process_tuning, threads
 from pyvgpu.kube.apiserver import ServerError
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from pyvgpu.controller.scheduler import pod_request
     from pyvgpu.controller.scheduler.shell import leading
-    from pyvgpu.controller.scheduler.shell.meter import SchedulerMeter
+    from pyvgpu.controller.scheduler.shell.scheduler_metrics import SchedulerMeter
     from pyvgpu.kube import apiserver
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class Term:
         self.cache = cache.Cache(settings)
         self.decider = extender.Decider(self.cache)
         self._waker = requeue.Waker(own, self._freed, meter.wakes.inc)
-        self._watch = watch.ClusterWatch(
+        self._watch = cache_watch.ClusterWatch(
             api, self.cache, keys, self._waker.look, meter, self._nominated
         )
         self._binder = binding.Binder(
@@ -73,8 +73,8 @@ class Term:
             self._watch.is_current,
         )
         self._budgets = disruption_budgets.Reader(api, self._watch.budgets, self.cache)
-        self._recorder = pod_events.PodEvents(api, self._why)
-        self._evictor = evictions.Preemptor(
+        self._recorder = scheduling_events.PodEvents(api, self._why)
+        self._evictor = preemption_evictions.Preemptor(
             api, self.decider, self._budgets, may_act, self._recorder
         )
         self._drift = cache_check.Drift(api, self.cache, keys, self._watch.relist)

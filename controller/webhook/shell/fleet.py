@@ -19,8 +19,8 @@ from pyvgpu.kube import informer, objects
 if TYPE_CHECKING:
     import threading
 
-    from pyvgpu.allocator import facts
-    from pyvgpu.controller.sidecar.settings import SidecarSettings
+    from pyvgpu.allocator import datatypes
+    from pyvgpu.controller.sidecar.controller_settings import SidecarSettings
     from pyvgpu.kube.apiserver import ApiServer
     from pyvgpu.kube.objects import Object
 
@@ -34,14 +34,14 @@ class _Node:
     """The projection of a node."""
 
     machine: nodes.NodeState
-    kinds: frozenset[facts.NodeDevice]
+    kinds: frozenset[datatypes.NodeDevice]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Summary:
     """The summary of all nodes."""
 
-    kinds: tuple[facts.NodeDevice, ...] = ()
+    kinds: tuple[datatypes.NodeDevice, ...] = ()
     oldest: nodes.Release | None = None
 
 
@@ -72,7 +72,7 @@ class Fleet:
         """Return the oldest kubelet release; None while it is unknown."""
         return self._sum_up().oldest
 
-    def devices(self) -> tuple[facts.NodeDevice, ...]:
+    def devices(self) -> tuple[datatypes.NodeDevice, ...]:
         """Return one device of each kind that any node has."""
         return self._sum_up().kinds
 
@@ -80,7 +80,7 @@ class Fleet:
         """Return the summary of all nodes, at most AGAIN_SECONDS old."""
         if time.monotonic() >= self._due:
             synced, seen = self.synced, self._seen.values()
-            kinds: set[facts.NodeDevice] = set()
+            kinds: set[datatypes.NodeDevice] = set()
             for node in seen:
                 kinds |= node.kinds
             oldest = nodes.oldest(node.machine for node in seen) if synced else None
@@ -93,7 +93,7 @@ class Fleet:
         return _Node(dataclasses.replace(read, images={}), kinds(thing, self._unit))
 
 
-def kinds(node: Object, unit: int) -> frozenset[facts.NodeDevice]:
+def kinds(node: Object, unit: int) -> frozenset[datatypes.NodeDevice]:
     """Return the kinds of a node's devices by its agent's annotation; *unit* is the memory unit.
 
     A kind is a device without its individual properties, such as the UUID.

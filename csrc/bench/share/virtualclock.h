@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* virtualclock.h -- the file with the virtual clock of a benchmark's threads, which other load on
- * the computer does not disturb; benchmarks/stage.py creates it, turns.h explains it. */
+ * the computer does not disturb; benchmarks/scene_runs.py creates it, turns.h explains it. */
 #ifndef PYVGPU_BENCH_SHARE_VIRTUALCLOCK_H
 #define PYVGPU_BENCH_SHARE_VIRTUALCLOCK_H
 

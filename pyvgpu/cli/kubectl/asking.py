@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, log
-from pyvgpu.cli import agents, cluster
+from pyvgpu.cli import agent_scrape, cluster_options
 from pyvgpu.controller.kubectl import agent_metrics, device_holders, tables
 from pyvgpu.kube import apiserver
 
@@ -34,7 +34,7 @@ def add_options(parser: argparse.ArgumentParser, *, of_pods: bool) -> None:
         add("-l", "--selector", metavar="LABELS", default="", help="only pods with these labels")
     add("-o", "--output", metavar="wide|json", default="", help="more columns, or JSON")
     add("--no-headers", action="store_true", help="print no column headers")
-    cluster.add_context(parser)
+    cluster_options.add_context(parser)
 
 
 class ClusterQueries:
@@ -94,7 +94,7 @@ class ClusterQueries:
     ) -> dict[str, agent_metrics.AgentMetrics | None]:
         """Return the reports of the agents on *nodes* (None: all); None for a silent agent."""
         space = self._options.agent_namespace
-        answers = agents.reports(self._api, space, nodes)
+        answers = agent_scrape.reports(self._api, space, nodes)
         if answers is None:
             log.say(f"usage is unknown: you may not list pods in {space}")
             return {}

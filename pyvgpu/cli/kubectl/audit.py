@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime
 from typing import TYPE_CHECKING
 
-from pyvgpu.cli import cluster
+from pyvgpu.cli import cluster_options
 from pyvgpu.cli.kubectl import asking
-from pyvgpu.controller.kubectl import rows, tables
+from pyvgpu.controller.kubectl import table_rows, tables
 
 if TYPE_CHECKING:
     import argparse
@@ -35,7 +35,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
     asking.add_options(parser, of_pods=True)
-    cluster.add_agents(parser)
+    cluster_options.add_agents(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -43,15 +43,15 @@ def run(options: argparse.Namespace) -> int:
     asked = asking.ClusterQueries(options)
     listed = [
         event
-        for reason in rows.PAST_QUOTA
+        for reason in table_rows.PAST_QUOTA
         for event in asked.items(
             asked.path("events"),
             "past events are unknown: you may not list events",
             {"fieldSelector": f"reason={reason}"},
         )
     ]
-    events = rows.events(_once(listed), datetime.datetime.now(datetime.UTC))
-    found = rows.audits(asked.reports(None))
+    events = table_rows.events(_once(listed), datetime.datetime.now(datetime.UTC))
+    found = table_rows.audits(asked.reports(None))
     asked.print(("events", tables.EVENTS, events), ("nodes", tables.AUDITS, found))
     if not events:
         asked.say_nothing_found("events of processes past their quota")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyvgpu.cli.kubectl import asking
-from pyvgpu.controller.kubectl import device_holders, rows, tables
+from pyvgpu.controller.kubectl import device_holders, table_rows, tables
 
 if TYPE_CHECKING:
     import argparse
@@ -34,7 +34,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the list; an empty one is not an error."""
     asked = asking.ClusterQueries(options)
-    held = rows.held(device_holders.read(asked.seen(asked.pods())).parts)
+    held = table_rows.held(device_holders.read(asked.seen(asked.pods())).parts)
     asked.print(("parts", tables.HELD, held))
     if not held:
         asked.say_nothing_found("pods with devices")

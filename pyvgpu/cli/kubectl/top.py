@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.cli import cluster
+from pyvgpu.cli import cluster_options
 from pyvgpu.cli.kubectl import asking
-from pyvgpu.controller.kubectl import device_holders, rows, tables
+from pyvgpu.controller.kubectl import device_holders, table_rows, tables
 
 if TYPE_CHECKING:
     import argparse
@@ -33,7 +33,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     parser.add_argument("kind", metavar="pods|nodes", nargs="?", default="pods", help="(pods)")
     asking.add_options(parser, of_pods=True)
-    cluster.add_agents(parser)
+    cluster_options.add_agents(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -48,11 +48,11 @@ def run(options: argparse.Namespace) -> int:
     held = device_holders.read(asked.seen(asked.pods()))
     if kind == "nodes":
         there = held.devices
-        found = rows.devices(there, held.parts, asked.reports(None) if there else {})
+        found = table_rows.devices(there, held.parts, asked.reports(None) if there else {})
         asked.print(("devices", tables.DEVICES, found))
     else:
         nodes = {part.node for part in held.parts}
-        found = rows.used(held.parts, asked.reports(nodes) if nodes else {})
+        found = table_rows.used(held.parts, asked.reports(nodes) if nodes else {})
         asked.print(("parts", tables.USED, found))
     if not found:
         asked.say_nothing_found("devices" if kind == "nodes" else "pods with devices")

@@ -4,12 +4,12 @@ import claim_objects as make
 import pytest
 
 from pyvgpu import errors
-from pyvgpu.allocator import facts
+from pyvgpu.allocator import datatypes
 from pyvgpu.controller.claims import seen
 from pyvgpu.controller.scheduler import pod_request
 
 GIB = 1 << 30
-APP = facts.ContainerKind.APP
+APP = datatypes.ContainerKind.APP
 
 
 def test_only_our_newest_slices_of_a_pool_count():
@@ -28,7 +28,7 @@ def test_devices_are_read_with_their_taints():
     listed = [one, make.device(1, taints=unhealthy), make.device(2, "8Gi", taints=cordoned)]
     (found,) = seen.nodes([make.slice_of("n", *listed)]).values()
     first, second, third = found.devices
-    assert first == facts.NodeDevice(
+    assert first == datatypes.NodeDevice(
         "GPU-0", 0, 16 * GIB, "Tesla T4", "fast", 1, least_bytes=256 << 20
     )
     assert (second.index, second.unhealthy, second.cordoned) == (

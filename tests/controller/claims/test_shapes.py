@@ -3,24 +3,28 @@
 import pytest
 
 from pyvgpu import errors, quota
-from pyvgpu.allocator import elastic, facts
-from pyvgpu.controller.claims import shapes
+from pyvgpu.allocator import datatypes, elastic
+from pyvgpu.controller.claims import claim_templates
 
 GIB = 1 << 30
-HALF = facts.ContainerNeed(50, 8 * GIB)
-APP, INIT, SIDECAR = facts.ContainerKind.APP, facts.ContainerKind.INIT, facts.ContainerKind.SIDECAR
+HALF = datatypes.ContainerNeed(50, 8 * GIB)
+APP, INIT, SIDECAR = (
+    datatypes.ContainerKind.APP,
+    datatypes.ContainerKind.INIT,
+    datatypes.ContainerKind.SIDECAR,
+)
 
 
 def one(vcore, vmemory, count=1):
-    return facts.ContainerNeed(vcore, vmemory * GIB, count)
+    return datatypes.ContainerNeed(vcore, vmemory * GIB, count)
 
 
 def container(name, kind, vcore, vmemory=1, count=1):
-    return facts.Container(name, one(vcore, vmemory, count), kind)
+    return datatypes.Container(name, one(vcore, vmemory, count), kind)
 
 
 def devices(need, **more):
-    return shapes.spec_of(shapes.ClaimShape(need, **more))["devices"]
+    return claim_templates.spec_of(claim_templates.ClaimShape(need, **more))["devices"]
 
 
 def request(need, **more):
@@ -51,7 +55,7 @@ def test_a_share_requests_both_capacities_and_a_whole_device_none():
     [(GIB, "1Gi"), (256 << 20, "256Mi"), (3 * GIB // 2, "1536Mi"), (1000**3, "954Mi"), (1, "1Mi")],
 )
 def test_memory_is_rounded_up_to_the_slices_step(size, text):
-    assert request(facts.ContainerNeed(50, size))["capacity"]["requests"]["vmemory"] == text
+    assert request(datatypes.ContainerNeed(50, size))["capacity"]["requests"]["vmemory"] == text
 
 
 DEVICE = 'device.attributes["pyvgpu.io"]'
@@ -85,7 +89,7 @@ def test_selectors_become_cel_expressions(selector, expressions):
         key: frozenset(value) if isinstance(value, set) else value
         for key, value in selector.items()
     }
-    asked = request(HALF, selector=facts.Selector(**chosen))
+    asked = request(HALF, selector=datatypes.Selector(**chosen))
     assert [found["cel"]["expression"] for found in asked.get("selectors", ())] == expressions
 
 
@@ -97,7 +101,7 @@ def test_memory_of_a_whole_device_is_a_minimum_size():
 def test_a_selector_longer_than_a_claim_allows_is_refused():
     many = frozenset(f"GPU-{number:036}" for number in range(300))
     with pytest.raises(errors.UsageError, match="characters of CEL, and a claim allows 10240"):
-        devices(HALF, selector=facts.Selector(uuids=many))
+        devices(HALF, selector=datatypes.Selector(uuids=many))
 
 
 @pytest.mark.parametrize(
@@ -111,7 +115,7 @@ def test_a_selector_longer_than_a_claim_allows_is_refused():
     ],
 )
 def test_several_devices_are_distinct_and_satisfy_the_topology_policy(need, nearness, constraints):
-    found = devices(need, nearness=facts.Nearness(nearness)).get("constraints")
+    found = devices(need, nearness=datatypes.Nearness(nearness)).get("constraints")
     words = [
         f"{key.removesuffix('Attribute')} {value.removeprefix('pyvgpu.io/')}"
         for constraint in found or ()
@@ -130,22 +134,25 @@ def test_the_spare_time_policy_is_the_claims_configuration():
 
 
 def test_a_templates_name_is_a_hash_of_its_spec():
-    spec = shapes.spec_of(shapes.ClaimShape(HALF))
-    name = shapes.name_of(spec, HALF)
-    assert name == shapes.name_of(dict(reversed(spec.items())), HALF)
-    assert name.startswith(shapes.SHARE)
+    spec = claim_templates.spec_of(claim_templates.ClaimShape(HALF))
+    name = claim_templates.name_of(spec, HALF)
+    assert name == claim_templates.name_of(dict(reversed(spec.items())), HALF)
+    assert name.startswith(claim_templates.SHARE)
     assert len(name) <= 63
-    assert shapes.is_ours(name)
-    other = shapes.spec_of(shapes.ClaimShape(one(51, 8)))
-    assert shapes.name_of(other, one(51, 8)) != name
-    whole = shapes.spec_of(shapes.ClaimShape(one(100, 0)))
-    assert shapes.name_of(whole, one(100, 0)).startswith(shapes.WHOLE)
-    assert not shapes.is_ours("pyvgpu-other")
-    assert not shapes.is_ours(None)
+    assert claim_templates.is_ours(name)
+    other = claim_templates.spec_of(claim_templates.ClaimShape(one(51, 8)))
+    assert claim_templates.name_of(other, one(51, 8)) != name
+    whole = claim_templates.spec_of(claim_templates.ClaimShape(one(100, 0)))
+    assert claim_templates.name_of(whole, one(100, 0)).startswith(claim_templates.WHOLE)
+    assert not claim_templates.is_ours("pyvgpu-other")
+    assert not claim_templates.is_ours(None)
 
 
 def test_template_names_are_stable_across_releases():
-    assert shapes.name_of({"devices": {"requests": []}}, HALF) == "pyvgpu-share-81b399bca88a390b"
+    assert (
+        claim_templates.name_of({"devices": {"requests": []}}, HALF)
+        == "pyvgpu-share-81b399bca88a390b"
+    )
 
 
 @pytest.mark.parametrize(
@@ -182,7 +189,7 @@ def test_template_names_are_stable_across_releases():
     ],
 )
 def test_containers_that_never_run_together_share_a_claim(containers, claims):
-    found = shapes.claims_of(container(*shape) for shape in containers)
+    found = claim_templates.claims_of(container(*shape) for shape in containers)
     assert [
         (
             (claim.need.vcore, claim.need.vmemory // GIB, claim.need.count),

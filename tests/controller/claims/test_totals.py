@@ -6,12 +6,12 @@ import claim_objects as make
 import pytest
 
 from pyvgpu import errors
-from pyvgpu.controller.claims import keeping, totals
+from pyvgpu.controller.claims import claim_totals, keeping
 from pyvgpu.controller.webhook import review
-from pyvgpu.controller.webhook import totals as judging
+from pyvgpu.controller.webhook import total_validation as judging
 
 GIB = 1 << 30
-Amount, Reserved, Total = totals.Amount, totals.Reserved, totals.Total
+Amount, Reserved, Total = claim_totals.Amount, claim_totals.Reserved, claim_totals.Total
 
 
 def noted(**annotations):
@@ -29,7 +29,7 @@ def noted(**annotations):
     ],
 )
 def test_a_namespaces_total_is_read_from_its_annotations(namespace, total):
-    assert totals.total_of(namespace) == total
+    assert claim_totals.total_of(namespace) == total
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_a_namespaces_total_is_read_from_its_annotations(namespace, total):
 )
 def test_an_invalid_annotation_of_a_namespace_is_refused(namespace, why):
     with pytest.raises(errors.UsageError, match=why):
-        totals.total_of(namespace)
+        claim_totals.total_of(namespace)
 
 
 def either(*sizes):
@@ -67,7 +67,7 @@ def either(*sizes):
     ],
 )
 def test_requests_of_a_claim_are_summed(requests, amount):
-    assert totals.asked_by(make.claim("c", *requests)) == amount
+    assert claim_totals.asked_by(make.claim("c", *requests)) == amount
 
 
 @pytest.mark.parametrize(
@@ -84,13 +84,13 @@ def test_requests_of_a_claim_are_summed(requests, amount):
 def test_a_request_without_a_sum_is_refused_but_tolerated_in_existing_claims(request_, why):
     claim = make.claim("c", request_)
     with pytest.raises(errors.UsageError, match=why):
-        totals.asked_by(claim)
-    assert totals.held_by(claim).vmemory == 0
+        claim_totals.asked_by(claim)
+    assert claim_totals.held_by(claim).vmemory == 0
 
 
 def test_a_claim_without_sizes_counts_what_it_was_allocated():
     claim = make.got(make.claim("c", make.request(None, None)), "p", ("n", 0, "100", "16Gi"))
-    assert totals.held_by(claim) == Amount(100, 16 * GIB)
+    assert claim_totals.held_by(claim) == Amount(100, 16 * GIB)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_claim_without_sizes_counts_what_it_was_allocated():
     ],
 )
 def test_a_claim_is_admitted_while_the_sum_is_within_the_total(total, asked, there, reserved, why):
-    said = totals.why_not(total, asked, there, [Reserved(amount, 0) for amount in reserved])
+    said = claim_totals.why_not(total, asked, there, [Reserved(amount, 0) for amount in reserved])
     assert why in said
     assert bool(said) == bool(why)
 
@@ -121,9 +121,9 @@ def test_a_reservation_lasts_until_the_claim_exists_or_the_time_is_over():
     some = {
         uid: Reserved(Amount(1, 2), at) for uid, at in (("a", 0.0), ("b", 100.0), ("c", 100.0))
     }
-    assert totals.left(some, {"c"}, 130.0) == {"b": some["b"]}
+    assert claim_totals.left(some, {"c"}, 130.0) == {"b": some["b"]}
     data = {uid: reserved.text for uid, reserved in some.items()}
-    assert totals.read({"data": {**data, "d": "garbage", "e": "1 2", "f": "1 2 -3"}}) == some
+    assert claim_totals.read({"data": {**data, "d": "garbage", "e": "1 2", "f": "1 2 -3"}}) == some
 
 
 NAMESPACE = "/api/v1/namespaces/team"

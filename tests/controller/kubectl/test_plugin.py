@@ -9,12 +9,12 @@ import scheduling_api as make
 import small_api
 
 from pyvgpu import cli, names
-from pyvgpu.allocator import annotations, facts
-from pyvgpu.controller.kubectl import agent_metrics, rows
+from pyvgpu.allocator import annotations, datatypes
+from pyvgpu.controller.kubectl import agent_metrics, table_rows
 from pyvgpu.deviceplugin import grants
 from pyvgpu.deviceplugin.audit import quota_audit
 from pyvgpu.deviceplugin.devices.health import ProbeResult
-from pyvgpu.deviceplugin.telemetry import metrics, usage
+from pyvgpu.deviceplugin.telemetry import metric_families, usage
 from pyvgpu.machine import memory_limit
 
 GIB = 1 << 30
@@ -38,14 +38,14 @@ def metrics_text(*used, findings=(), audits=True, limit=memory_limit.NONE):
             frozenset({f"c{at}"}),
             1.0,
             grants.Owner("u", "n", pod, "main"),
-            shares=(facts.NodeShare(FIRST, 30, 2 * GIB),),
+            shares=(datatypes.NodeShare(FIRST, 30, 2 * GIB),),
         )
         for at, (pod, _) in enumerate(used)
     ]
     uses = {grant.id: use for grant, (_, use) in zip(granted, used, strict=True)}
-    meter = metrics.AgentMeter()
+    meter = metric_families.AgentMeter()
     meter.show(
-        metrics.MetricSources(
+        metric_families.MetricSources(
             grants=lambda: granted,
             devices=lambda: make.devices("node-1"),
             answers=lambda: {FIRST: ProbeResult("", 3 * GIB, 0.5)},
@@ -62,7 +62,7 @@ def put(api, name, vcore, labels=None):
     """Create a pod on the first device, with the scheduler's annotation."""
     thing = make.pod(name, vcore, 8, nodeName="node-1")
     thing["metadata"]["labels"] = labels or {}
-    share = facts.NodeShare(FIRST, vcore, 2 * GIB)
+    share = datatypes.NodeShare(FIRST, vcore, 2 * GIB)
     choice = annotations.DeviceChoice(thing["metadata"]["uid"], "node-1", {"main": (share,)})
     sealed = annotations.seal(choice, make.KEY)
     thing["metadata"]["annotations"] = {names.DEVICES_ANNOTATION: sealed}
@@ -76,7 +76,7 @@ def world(tmp_path, capsys):
         published = annotations.Published(
             make.UNIT,
             make.devices("node-1"),
-            placed={"uid-placed": {"side": (facts.NodeShare(SECOND, 20, GIB),)}},
+            placed={"uid-placed": {"side": (datatypes.NodeShare(SECOND, 20, GIB),)}},
         )
         noted = {names.NODE_DEVICES_ANNOTATION: annotations.publish(published)}
         api.put("/api/v1/nodes/node-1", {"metadata": {"name": "node-1", "annotations": noted}})
@@ -269,8 +269,8 @@ def test_audit_shows_agents_without_audits(world):
 
 
 def test_kinds_of_findings_match_the_agents():
-    assert set(rows.KINDS) == {kind.value for kind in quota_audit.ViolationKind}
-    assert all(reason in agents_reasons() for reason in rows.PAST_QUOTA)
+    assert set(table_rows.KINDS) == {kind.value for kind in quota_audit.ViolationKind}
+    assert all(reason in agents_reasons() for reason in table_rows.PAST_QUOTA)
 
 
 def agents_reasons():
@@ -285,7 +285,7 @@ def test_agents_metrics_are_parsed():
     assert read.used(("n", "a", "", FIRST))["vcore_used_ratio"] == 0.5  # by a claim
     assert read.used(("n", "c", "main", FIRST)) == {}
     assert read.devices[FIRST]["used_ratio"] == 0.5
-    assert read.findings == dict.fromkeys(rows.KINDS, 0)
+    assert read.findings == dict.fromkeys(table_rows.KINDS, 0)
 
 
 @pytest.mark.parametrize(

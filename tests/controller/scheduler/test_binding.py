@@ -7,8 +7,8 @@ import scheduling_api as make
 from scheduling_api import KEY
 
 from pyvgpu import errors
-from pyvgpu.allocator import annotations, explain
-from pyvgpu.controller.scheduler import cache, node_annotation, pod_request
+from pyvgpu.allocator import annotations, placement_explanation
+from pyvgpu.controller.scheduler import cache, node_annotation_reader, pod_request
 from pyvgpu.controller.scheduler.shell import binding
 
 NODE = "node-1"
@@ -25,7 +25,7 @@ class Desk:
         self.see_node(make.node(NODE))
 
     def see_node(self, node):
-        report = node_annotation.read(node)
+        report = node_annotation_reader.read(node)
         self.cache.see_node(node["metadata"]["name"], report.published, report.trouble)
 
     def make(self, name, *ask, **more):
@@ -99,7 +99,7 @@ def test_two_pods_never_get_the_same_of_a_device(desk):
     for name in ("a", "b", "c", "d"):
         desk.binder.bind(desk.make(name), NODE)
     assert desk.free() == [0, 0]
-    with pytest.raises(explain.Refused):
+    with pytest.raises(placement_explanation.Refused):
         desk.binder.bind(desk.make("e"), NODE)
     assert len(desk.api.bound) == 4
 

@@ -5,7 +5,7 @@ import schedulerpods as pods
 from allocator_nodes import GIB, device
 
 from pyvgpu import errors
-from pyvgpu.allocator import explain
+from pyvgpu.allocator import placement_explanation
 from pyvgpu.controller.scheduler import cache, node_info, pod_request
 
 SECONDS = cache.SchedulerSettings().bind_seconds
@@ -46,7 +46,9 @@ def test_a_reserved_share_goes_to_no_other_pod(known):
     assert known.reserve(ask("two", pods.container(vcore=60)), "n1", 0) == {
         "main": (pods.share(1, 60),)
     }
-    with pytest.raises(explain.Refused, match=r"gpu0 needs 60 vcore, has 40 free \(team/one 60"):
+    with pytest.raises(
+        placement_explanation.Refused, match=r"gpu0 needs 60 vcore, has 40 free \(team/one 60"
+    ):
         known.reserve(ask("three", pods.container(vcore=60)), "n1", 0)
     assert free(known) == [40, 40]
     assert free(known, "n2") == [100, 100]
@@ -156,7 +158,7 @@ def test_pods_that_arrive_before_their_node(known):
 def test_a_node_that_comes_back_still_has_its_pods(known):
     see(known, bound("one", "n1"))
     known.forget_node("n1")
-    with pytest.raises(explain.Refused, match="the node has published no devices"):
+    with pytest.raises(placement_explanation.Refused, match="the node has published no devices"):
         known.reserve(ask("two"), "n1", 0)
     known.see_node("n1", pods.published())
     assert free(known) == [50, 100]
@@ -173,7 +175,7 @@ def test_deleted_nodes_without_pods_are_dropped(known):
 
 def test_an_invalid_annotation_means_no_devices(known):
     known.see_node("n1", None, "is damaged")
-    with pytest.raises(explain.Refused):
+    with pytest.raises(placement_explanation.Refused):
         known.reserve(ask(), "n1", 0)
     assert known.nodes["n1"].trouble == "is damaged"
 
@@ -204,7 +206,7 @@ def test_a_pod_on_unknown_devices_is_placed_as_its_agent_would(known):
     for name in ("one", "two", "three"):
         see(known, pod_request.read(pods.pod(name, pods.container(vcore=60), nodeName="n1")))
     assert free(known) == [40, 40]
-    with pytest.raises(explain.Refused, match="team/one 60 vcore"):
+    with pytest.raises(placement_explanation.Refused, match="team/one 60 vcore"):
         known.reserve(ask("four"), "n1", 0)
     assert known.reserve(ask("five", pods.container(vcore=40)), "n1", 0)
 

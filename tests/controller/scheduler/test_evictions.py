@@ -8,7 +8,11 @@ import schedulerpods as pods
 import scheduling_api as make
 
 from pyvgpu.controller.scheduler import cache, extender, pod_request
-from pyvgpu.controller.scheduler.shell import disruption_budgets, evictions, pod_events
+from pyvgpu.controller.scheduler.shell import (
+    disruption_budgets,
+    preemption_evictions,
+    scheduling_events,
+)
 from pyvgpu.kube import work_queue
 
 
@@ -31,15 +35,15 @@ class AskedAgain(work_queue.Queue):
 
 
 def test_a_pod_requested_again_while_it_is_taken_is_processed_once(cluster, monkeypatch):
-    monkeypatch.setattr(evictions, "KNOWN_SECONDS", 0.0)
+    monkeypatch.setattr(preemption_evictions, "KNOWN_SECONDS", 0.0)
     _, connection = cluster
     known = cache.Cache()
-    evictor = evictions.Preemptor(
+    evictor = preemption_evictions.Preemptor(
         connection,
         extender.Decider(known),
         disruption_budgets.Reader(connection, list, known),
         lambda: True,
-        pod_events.PodEvents(connection, lambda pod, names: ""),
+        scheduling_events.PodEvents(connection, lambda pod, names: ""),
     )
     pod = pod_request.read(make.pod("high", priority=100))
     queue = evictor._queue = AskedAgain(lambda: evictor.consider(pod, ["node-1"]))
@@ -73,12 +77,12 @@ def test_a_claim_that_expires_while_budgets_are_read_is_not_renewed(cluster):
     high = pod_request.read(pods.pod("high", priority=100))
     for pod in (pod_request.read(low, (pods.KEY,)), high):
         known.see_pod(pod.key, pod)
-    evictor = evictions.Preemptor(
+    evictor = preemption_evictions.Preemptor(
         connection,
         decider,
         ReadForLong(connection, known, high.uid),
         lambda: True,
-        pod_events.PodEvents(connection, lambda pod, names: ""),
+        scheduling_events.PodEvents(connection, lambda pod, names: ""),
     )
     for _ in range(2):
         evictor._make_room(high, ["n0"])

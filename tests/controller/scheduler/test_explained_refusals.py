@@ -8,7 +8,7 @@ import scheduling_api as make
 import small_api
 
 from pyvgpu import cli, names
-from pyvgpu.allocator import annotations, facts
+from pyvgpu.allocator import annotations, datatypes
 
 FULL = (
     "there is no room on this node for now: "
@@ -39,7 +39,7 @@ def place(api, *tenants, devices=()):
     """Publish that the agent placed 60 vcore of each pod, one on each device."""
     has = devices or make.devices("node-1")
     placed = {
-        f"uid-{name}": {"main": (facts.NodeShare(device.uuid, 60, 2 << 30),)}
+        f"uid-{name}": {"main": (datatypes.NodeShare(device.uuid, 60, 2 << 30),)}
         for name, device in zip(tenants, has, strict=False)
     }
     text = annotations.publish(annotations.Published(make.UNIT, has, placed=placed))
@@ -138,7 +138,7 @@ def test_a_pod_waits_for_the_devices_that_its_scheduler_chose(cluster, ask):
     api, _ = cluster
     text = "the devices chosen for it cannot be given for now: gpu0 has 40 vcore and 14GiB free"
     thing = refused(text=text, vcore=40)
-    share = facts.NodeShare("GPU-node-1-0", 40, 2 << 30)
+    share = datatypes.NodeShare("GPU-node-1-0", 40, 2 << 30)
     choice = annotations.DeviceChoice("uid-gap", "node-1", {"main": (share,)})
     thing["metadata"]["annotations"] = {
         names.DEVICES_ANNOTATION: annotations.seal(choice, make.KEY)

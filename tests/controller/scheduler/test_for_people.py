@@ -9,7 +9,7 @@ import small_api
 import yaml
 
 from pyvgpu import cli, names
-from pyvgpu.allocator import annotations, facts
+from pyvgpu.allocator import annotations, datatypes
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def ask(cluster, tmp_path, capsys):
 def bind(api, name, vcore, node, device):
     """Create a pod that was bound by a scheduler with another key."""
     thing = make.pod(name, vcore, 8, nodeName=node)
-    share = facts.NodeShare(f"GPU-{node}-{device}", vcore, 8 * make.UNIT)
+    share = datatypes.NodeShare(f"GPU-{node}-{device}", vcore, 8 * make.UNIT)
     choice = annotations.DeviceChoice(thing["metadata"]["uid"], node, {"main": (share,)})
     thing["metadata"]["annotations"] = {
         "pyvgpu.io/devices": annotations.seal(choice, b"another scheduler's 32-byte key!")

@@ -7,7 +7,7 @@ from allocator_nodes import cube_mesh, device, pcie
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyvgpu.allocator import explain
+from pyvgpu.allocator import placement_explanation
 from pyvgpu.controller.scheduler import answers, cache, extender, index, pod_request
 
 NAMES = [f"n{number}" for number in range(4)]
@@ -65,7 +65,7 @@ def test_the_index_agrees_with_a_direct_search(taken, shapes):
             pod = type(pod)(pod.key, pod.uid, second.shape, second.names)
             try:
                 known.reserve(pod, first, 0)
-            except explain.Refused:
+            except placement_explanation.Refused:
                 continue
             live.append(pod.uid)
         elif what == "release" and live:

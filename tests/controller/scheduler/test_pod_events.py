@@ -7,7 +7,7 @@ import scheduling_api as make
 import waiting
 
 from pyvgpu.controller.scheduler import pod_request
-from pyvgpu.controller.scheduler.shell import pod_events
+from pyvgpu.controller.scheduler.shell import scheduling_events
 from pyvgpu.kube import event_recorder
 
 EVENTS = "/api/v1/namespaces/n/events"
@@ -15,14 +15,16 @@ EVENTS = "/api/v1/namespaces/n/events"
 
 @pytest.fixture
 def limits():
-    return pod_events.LIMITS
+    return scheduling_events.LIMITS
 
 
 @pytest.fixture
 def tell(cluster, limits):
     api, connection = cluster
     said = {}
-    recorder = pod_events.PodEvents(connection, lambda pod, names: said.get(pod.uid, ""), limits)
+    recorder = scheduling_events.PodEvents(
+        connection, lambda pod, names: said.get(pod.uid, ""), limits
+    )
     stop = threading.Event()
     thread = threading.Thread(target=recorder.run, args=(stop,))
     thread.start()

@@ -7,10 +7,14 @@ import schedulerpods as pods
 from allocator_nodes import GIB, device
 
 from pyvgpu import errors, names
-from pyvgpu.allocator import facts
+from pyvgpu.allocator import datatypes
 from pyvgpu.controller.scheduler import pod_request
 
-APP, INIT, SIDECAR = facts.ContainerKind.APP, facts.ContainerKind.INIT, facts.ContainerKind.SIDECAR
+APP, INIT, SIDECAR = (
+    datatypes.ContainerKind.APP,
+    datatypes.ContainerKind.INIT,
+    datatypes.ContainerKind.SIDECAR,
+)
 UNITS = 8 * pods.UNITS_OF_A_GIB
 
 
@@ -184,7 +188,7 @@ def test_fields_of_the_record():
     assert (found.key, found.uid, found.node) == ("team/one", "uid-one", "")
     assert found.gang == pod_request.Gang("team/job", 4, 30.0)
     assert found.policy is pod_request.NodePolicy.SPREAD
-    assert found.packing is facts.Packing.BINPACK
+    assert found.packing is datatypes.Packing.BINPACK
     assert (found.priority, found.preempts, found.nominated) == (7, False, "n1")
     assert found.over
     assert found.leaving
@@ -204,7 +208,9 @@ def test_a_sealed_choice_gives_the_most_that_the_pod_holds_at_once():
     thing = pods.pod("x", pods.container("app", 30), init=[pods.container("first", 70, 4)])
     shares = {"first": (pods.share(0, 70, 4),), "app": (pods.share(0, 30),)}
     found = read(pods.bind(thing, "n1", shares))
-    assert found.held == (facts.Holding(facts.NodeShare(device(0).uuid, 70, 8 * GIB), "team/x"),)
+    assert found.held == (
+        datatypes.Holding(datatypes.NodeShare(device(0).uuid, 70, 8 * GIB), "team/x"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -238,13 +244,13 @@ def test_memory_units_depend_on_the_node():
     shape = read(pods.pod("x", pods.container(vcore=20, size=1))).shape
     for unit in (pods.UNIT, 2 * pods.UNIT):
         (found,) = pod_request.pod_of(shape, unit).containers
-        assert found.need == facts.ContainerNeed(20, pods.UNITS_OF_A_GIB * unit)
+        assert found.need == datatypes.ContainerNeed(20, pods.UNITS_OF_A_GIB * unit)
 
 
 def test_a_share_on_several_devices():
     thing = pods.pod("x", pods.container(vcore=100), notes={"pyvgpu.io/device-count": "2"})
     (found,) = pod_request.pod_of(read(thing).shape, pods.UNIT).containers
-    assert found.need == facts.ContainerNeed(50, 4 * GIB, 2)
+    assert found.need == datatypes.ContainerNeed(50, 4 * GIB, 2)
 
 
 def test_containers_are_numbered_and_named_afterwards():

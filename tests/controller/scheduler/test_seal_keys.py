@@ -6,7 +6,7 @@ import pytest
 import scheduling_api as make
 
 from pyvgpu import errors
-from pyvgpu.allocator import annotations, facts
+from pyvgpu.allocator import annotations, datatypes
 from pyvgpu.controller.certs import serving_certificate
 from pyvgpu.controller.scheduler import pod_request
 from pyvgpu.controller.scheduler.shell import seal_keys
@@ -89,7 +89,7 @@ def test_an_invalid_key_is_refused_with_the_rule(small, text):
 
 STEPS = ({"key": ONE}, {"key": ONE, "next": TWO}, {"key": TWO, "next": ONE}, {"key": TWO})
 CHOICE = annotations.DeviceChoice(
-    "uid-p", "node-1", {"main": (facts.NodeShare("GPU-1", 50, 1 << 30),)}
+    "uid-p", "node-1", {"main": (datatypes.NodeShare("GPU-1", 50, 1 << 30),)}
 )
 
 

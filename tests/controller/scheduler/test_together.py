@@ -12,14 +12,14 @@ from pyvgpu import names
 from pyvgpu.controller.scheduler import cache, gang_state
 from pyvgpu.controller.scheduler.shell import (
     binding,
+    cache_watch,
     disruption_budgets,
-    evictions,
     leading,
-    pod_events,
+    preemption_evictions,
+    scheduling_events,
     session,
-    watch,
 )
-from pyvgpu.controller.scheduler.shell.meter import SchedulerMeter
+from pyvgpu.controller.scheduler.shell.scheduler_metrics import SchedulerMeter
 from pyvgpu.kube import event_recorder, leases
 
 NODE = "node-1"
@@ -132,7 +132,7 @@ def test_evicts_nothing_for_equal_or_lower_priority_or_a_never_policy(led, prior
 
 
 def test_evicts_no_pod_for_one_that_differs_from_the_request(led, monkeypatch, caplog):
-    monkeypatch.setattr(evictions, "KNOWN_SECONDS", 0.1)
+    monkeypatch.setattr(preemption_evictions, "KNOWN_SECONDS", 0.1)
     two_of_60(led)
     led.create("humble", 50, 8, priority=0)
     for name in ("humble", "forged"):  # which does not exist
@@ -156,14 +156,14 @@ def test_a_protected_pod_stays_and_another_is_evicted(led):
 @pytest.fixture
 def frequent(monkeypatch):
     """A pod's reason is written as soon as it changes."""
-    monkeypatch.setattr(pod_events, "LIMITS", event_recorder.EventLimits(0.0, 600.0))
+    monkeypatch.setattr(scheduling_events, "LIMITS", event_recorder.EventLimits(0.0, 600.0))
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("frequent")
 @pytest.mark.parametrize("led", [cache.SchedulerSettings(claim_seconds=0.5)], indirect=True)
 def test_another_pod_is_evicted_for_one_that_never_terminates(led, monkeypatch):
-    monkeypatch.setattr(evictions, "AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr(preemption_evictions, "AGAIN_SECONDS", 0.1)
     monkeypatch.setattr(disruption_budgets, "PROTECTED_SECONDS", 0.3)
     two_of_60(led)
     led.api.staying = 1
@@ -207,7 +207,7 @@ def test_a_pod_with_an_exhausted_budget_gets_no_eviction_request(led):
         "spec": {"selector": {"matchLabels": {"app": "precious"}}},
         "status": {"disruptionsAllowed": 0},
     }
-    led.api.put(f"{watch.BUDGETS}/b", budget)
+    led.api.put(f"{cache_watch.BUDGETS}/b", budget)
     waiting.wait_until(lambda: led.term._watch.budgets())
     led.create("high", 50, 8, priority=100)
     assert led.fitting("high") == []

@@ -8,10 +8,10 @@ from allocator_nodes import pcie
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyvgpu.allocator import facts, free_capacity, place
+from pyvgpu.allocator import datatypes, free_capacity, pod_placement
 from pyvgpu.controller.scheduler import cache, extender, pod_request, victims
 
-BINPACK = facts.Packing.BINPACK
+BINPACK = datatypes.Packing.BINPACK
 
 
 def ask(name="high", vcore=50, size=8, priority=100, **more):
@@ -358,7 +358,7 @@ def test_no_smaller_set_of_no_higher_priority_suffices(taken, vcore):
         for subset in itertools.combinations(
             [candidate for candidate in those if candidate.priority < 100], size
         )
-        if place.find(without(info, subset), wanted)
+        if pod_placement.find(without(info, subset), wanted)
     ]
     if not good:
         assert plan is None
@@ -370,8 +370,8 @@ def test_no_smaller_set_of_no_higher_priority_suffices(taken, vcore):
         len(plan.victims),
     )
     assert (
-        place.complaint(
-            facts.NodeDevices(
+        pod_placement.complaint(
+            datatypes.NodeDevices(
                 info.devices, tuple(info.held({victim.uid for victim in plan.victims}))
             ),
             wanted,
@@ -389,5 +389,5 @@ def without(info, pods_):
         if uid not in gone and tenant.held is not None
     ]
     return free_capacity.of(
-        facts.NodeDevices(info.devices, tuple(itertools.chain.from_iterable(held)))
+        datatypes.NodeDevices(info.devices, tuple(itertools.chain.from_iterable(held)))
     )

@@ -8,10 +8,10 @@ import waiting
 from scheduling_api import KEY
 
 from pyvgpu.controller.scheduler import cache, pod_request
-from pyvgpu.controller.scheduler.shell import cache_check, watch
+from pyvgpu.controller.scheduler.shell import cache_check, cache_watch
 from pyvgpu.kube import informer
 
-PATHS = (watch.NODES, watch.PODS, watch.BUDGETS)
+PATHS = (cache_watch.NODES, cache_watch.PODS, cache_watch.BUDGETS)
 
 
 class Followed:
@@ -20,7 +20,7 @@ class Followed:
     def __init__(self, connection):
         self.cache, self.freed = cache.Cache(), 0
         self.stop = threading.Event()
-        self.watch = watch.ClusterWatch(connection, self.cache, lambda: [KEY], self._free)
+        self.watch = cache_watch.ClusterWatch(connection, self.cache, lambda: [KEY], self._free)
         self.drift = cache_check.Drift(connection, self.cache, lambda: [KEY], self.watch.relist)
         for part in self.watch.parts:
             threading.Thread(target=part, args=(self.stop,), daemon=True).start()
@@ -50,10 +50,10 @@ def follow(cluster):
 
 
 def bind(api, name, node="node-1", device=0):
-    from pyvgpu.allocator import annotations, facts
+    from pyvgpu.allocator import annotations, datatypes
 
     thing = make.pod(name)
-    share = facts.NodeShare(f"GPU-{node}-{device}", 50, 8 * make.UNIT)
+    share = datatypes.NodeShare(f"GPU-{node}-{device}", 50, 8 * make.UNIT)
     choice = annotations.DeviceChoice(thing["metadata"]["uid"], node, {"main": (share,)})
     thing["metadata"]["annotations"] = {"pyvgpu.io/devices": annotations.seal(choice, KEY)}
     thing["spec"]["nodeName"] = node

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyvgpu.controller.sidecar import (
+    controller_settings,
     exit_reports,
-    explain,
-    node,
-    pods,
+    node_requests,
     projections,
     reconcile,
-    settings,
+    sidecar_explanation,
+    sidecar_pods,
     swaps,
 )
 
@@ -84,8 +84,8 @@ def test_no_annotation_makes_a_component_fail(swap, swapped, record, main, phase
     thing = make.pod(
         make.container("main", main), sidecar, metadata={"annotations": annotations}, phase=phase
     )
-    projections.pod(thing, settings.SidecarSettings())
-    pod = pods.read(thing)
+    projections.pod(thing, controller_settings.SidecarSettings())
+    pod = sidecar_pods.read(thing)
     for around in AROUND:
         decision = reconcile.reconcile(pod, around, MOMENT, model.SETTINGS)
         if decision.patch:
@@ -93,15 +93,15 @@ def test_no_annotation_makes_a_component_fail(swap, swapped, record, main, phase
                 operation["path"].split("/")[3] for operation in decision.patch.operations[2:]
             }
             assert not changed & {"0"}  # the main container
-        explain.explain(pod, around, MOMENT, model.SETTINGS)
+        sidecar_explanation.explain(pod, around, MOMENT, model.SETTINGS)
     code = main["state"].get("terminated", {}).get("exitCode")
     runtime = [
-        node.Running("main", "containerd://1", code, 1.0),
-        node.Running("log", "containerd://log", None),
+        node_requests.Running("main", "containerd://1", code, 1.0),
+        node_requests.Running("log", "containerd://log", None),
     ]
     answers = [
-        node.check(pod, "node-1", runtime, frozenset(["containerd://log"])),
-        node.foresee(pod, "node-1", runtime),
+        node_requests.check(pod, "node-1", runtime, frozenset(["containerd://log"])),
+        node_requests.foresee(pod, "node-1", runtime),
     ]
     for stop in (stop for answer in answers for stop in answer.stops):
         assert (stop.name, stop.id) == ("log", "containerd://log")

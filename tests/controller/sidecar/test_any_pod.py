@@ -9,7 +9,15 @@ import small_kubelet as model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyvgpu.controller.sidecar import completion, how, marking, node, pods, reconcile, records
+from pyvgpu.controller.sidecar import (
+    how,
+    main_completion,
+    marking,
+    node_requests,
+    reconcile,
+    records,
+    sidecar_pods,
+)
 
 STATUSES = st.sampled_from(
     [
@@ -81,7 +89,7 @@ def decide(pod, around, seconds):
     moment = reconcile.DecisionMoment(
         model.BEGIN + datetime.timedelta(seconds=seconds), lambda: 0.5
     )
-    return reconcile.reconcile(pods.read(pod), around, moment, model.SETTINGS)
+    return reconcile.reconcile(sidecar_pods.read(pod), around, moment, model.SETTINGS)
 
 
 @pytest.mark.row(29)
@@ -100,9 +108,9 @@ def test_a_decision_writes_once_and_only_to_sidecars(pod, around):
             )
             around = dataclasses.replace(around, job=job)
             continue
-        read = pods.read(pod)
+        read = sidecar_pods.read(pod)
         marks = marking.mark(read)
-        assert completion.look(read, marks.mains).done
+        assert main_completion.look(read, marks.mains).done
         after = model.apply(pod, decision.patch.operations)
         mains = [entry.index for entry in marks.mains]
         for index in mains:
@@ -119,13 +127,13 @@ def test_the_node_part_stops_only_sidecars_by_id(pod, around, codes):
     decision = decide(pod, around, 1)
     if decision.patch and decision.patch.resource == "pods":
         pod = model.apply(pod, decision.patch.operations)
-    read = pods.read(pod)
+    read = sidecar_pods.read(pod)
     runtime = [
-        node.Running(entry.name, entry.id, code)
+        node_requests.Running(entry.name, entry.id, code)
         for entry, code in zip(read.containers, codes, strict=False)
     ]
     marked = {entry.name: entry.id for entry in marking.mark(read).sidecars}
     running = {entry.id for entry in runtime if entry.exit_code is None}
-    for stop in node.check(read, model.NODE, runtime, frozenset(running)).stops:
+    for stop in node_requests.check(read, model.NODE, runtime, frozenset(running)).stops:
         assert marked[stop.name] == stop.id
         assert stop.id in running

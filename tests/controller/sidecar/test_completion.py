@@ -3,20 +3,20 @@
 import pod_objects as make
 import pytest
 
-from pyvgpu.controller.sidecar import completion, marking, pods
+from pyvgpu.controller.sidecar import main_completion, marking, sidecar_pods
 
 RUNNING, CREATED = make.running(), make.waiting()
 
 
 def look(*mains, **pod):
-    read = pods.read(
+    read = sidecar_pods.read(
         make.pod(
             *(make.container(f"main-{number}", status) for number, status in enumerate(mains)),
             make.sidecar(),
             **pod,
         )
     )
-    return completion.look(read, marking.mark(read).mains)
+    return main_completion.look(read, marking.mark(read).mains)
 
 
 @pytest.mark.parametrize(
@@ -130,12 +130,12 @@ def rule(action, operator, *codes):
     ],
 )
 def test_a_containers_own_policy_and_rules_count(pod_policy, spec, code, done):
-    read = pods.read(
+    read = sidecar_pods.read(
         make.pod(
             make.container("main", make.ended(code), **spec), make.sidecar(), policy=pod_policy
         )
     )
-    assert completion.look(read, marking.mark(read).mains).done is done
+    assert main_completion.look(read, marking.mark(read).mains).done is done
 
 
 def test_since_is_the_end_of_the_last_main_container():

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from pyvgpu import errors
-from pyvgpu.controller.sidecar import config, marking, settings
+from pyvgpu.controller.sidecar import config, controller_settings, marking
 
 pytest.importorskip("yaml", reason="needs PyYAML")
 
 PAGE = Path(__file__).parents[3] / "docs" / "sidecar.md"
-DEFAULT = settings.SidecarSettings()
+DEFAULT = controller_settings.SidecarSettings()
 
 
 def parse(text):
@@ -25,7 +25,7 @@ def test_an_empty_file_keeps_the_defaults():
 @pytest.mark.parametrize("field", config.FIELDS, ids=lambda field: field.name)
 def test_every_example_is_valid(field):
     found = parse(f"{field.name}: {field.example}")
-    assert isinstance(found, settings.SidecarSettings)
+    assert isinstance(found, controller_settings.SidecarSettings)
 
 
 def test_all_settings():
@@ -105,7 +105,7 @@ def test_an_unreadable_file_is_an_error(tmp_path):
 
 def default_of(field):
     """Return a setting's default in the documentation's notation."""
-    value = settings.SidecarSettings()
+    value = controller_settings.SidecarSettings()
     for part in field.place.split("."):
         value = getattr(value, part)
     if isinstance(value, bool):

@@ -6,16 +6,16 @@ import pod_objects as make
 import pytest
 import small_kubelet as model
 
-from pyvgpu.controller.sidecar import exit_reports, node, pods, reconcile, records
+from pyvgpu.controller.sidecar import exit_reports, node_requests, reconcile, records, sidecar_pods
 
 AT = 1_795_255_200.9  # make.AT, and most of a second
-MAIN = node.Running("main", "containerd://main", 0, AT)
-LOG = node.Running("log", "containerd://log", None)
+MAIN = node_requests.Running("main", "containerd://main", 0, AT)
+LOG = node_requests.Running("log", "containerd://log", None)
 
 
 def at_work(*containers, **more):
     main = make.container("main", make.running("containerd://main"))
-    return pods.read(make.pod(main, *(containers or [make.sidecar()]), **more))
+    return sidecar_pods.read(make.pod(main, *(containers or [make.sidecar()]), **more))
 
 
 def test_a_report_has_the_exit_of_each_main_container():
@@ -30,9 +30,11 @@ def test_a_report_has_the_exit_of_each_main_container():
     ("pod", "runtime"),
     [
         pytest.param(at_work(), [LOG], id="main not created"),
-        pytest.param(at_work(), [node.Running("main", "m", None), LOG], id="main runs"),
+        pytest.param(at_work(), [node_requests.Running("main", "m", None), LOG], id="main runs"),
         pytest.param(
-            at_work(policy="OnFailure"), [node.Running("main", "m", 1, AT), LOG], id="restarts"
+            at_work(policy="OnFailure"),
+            [node_requests.Running("main", "m", 1, AT), LOG],
+            id="restarts",
         ),
         pytest.param(at_work(policy="Always"), [MAIN, LOG], id="Always"),
         pytest.param(
@@ -50,11 +52,11 @@ def test_an_applied_report_equals_kubelets_later_status():
     pod = at_work()
     believed = exit_reports.believe(pod, exit_reports.see(pod, [MAIN, LOG]))
     main = make.container("main", make.ended(0, "containerd://main"))
-    assert believed == pods.read(make.pod(main, make.sidecar()))
+    assert believed == sidecar_pods.read(make.pod(main, make.sidecar()))
     moment = reconcile.DecisionMoment(model.BEGIN, lambda: 0.5)
     patch = reconcile.reconcile(believed, model.around(), moment, model.SETTINGS).patch
     later = model.apply(make.pod(main, make.sidecar()), patch.operations)
-    assert records.read(pods.read(later), "2026-11-21T10:00:00+00:00") is not None
+    assert records.read(sidecar_pods.read(later), "2026-11-21T10:00:00+00:00") is not None
 
 
 def test_a_report_survives_a_round_trip():
@@ -104,13 +106,13 @@ def test_a_report_on_another_pod_or_container_is_ignored(claim):
 
 
 def test_a_report_on_a_container_without_status_is_ignored():
-    pod = pods.read(make.pod(make.container("main", make.waiting()), make.sidecar()))
+    pod = sidecar_pods.read(make.pod(make.container("main", make.waiting()), make.sidecar()))
     assert exit_reports.believe(pod, claimed()) is pod
 
 
 def test_a_report_is_news_until_kubelet_reports_the_same():
     assert exit_reports.is_news(at_work())
-    done = pods.read(make.pod(make.container("main", make.ended(0)), make.sidecar()))
+    done = sidecar_pods.read(make.pod(make.container("main", make.ended(0)), make.sidecar()))
     assert not exit_reports.is_news(done)
     begun = at_work(metadata={"annotations": {"pyvgpu.io/sidecar-stop": "{}"}})
     assert not exit_reports.is_news(begun)

@@ -5,7 +5,7 @@ import datetime
 import pod_objects as make
 import small_kubelet as model
 
-from pyvgpu.controller.sidecar import explain, pods, reconcile
+from pyvgpu.controller.sidecar import reconcile, sidecar_explanation, sidecar_pods
 
 LABEL = {"labels": {"pyvgpu.io/sidecars": "managed"}}
 
@@ -16,7 +16,9 @@ def said(pod, seconds=1, labelled=True):
     moment = reconcile.DecisionMoment(
         model.BEGIN + datetime.timedelta(seconds=seconds), lambda: 0.5
     )
-    return explain.explain(pods.read(pod), model.around(), moment, model.SETTINGS).lines
+    return sidecar_explanation.explain(
+        sidecar_pods.read(pod), model.around(), moment, model.SETTINGS
+    ).lines
 
 
 def test_a_running_pod():
@@ -32,7 +34,9 @@ def test_a_running_pod():
 def test_a_pod_whose_sidecars_are_ending():
     pod = make.pod(make.container("main", make.ended(3)), make.sidecar())
     moment = reconcile.DecisionMoment(model.BEGIN, lambda: 0.5)
-    patch = reconcile.reconcile(pods.read(pod), model.around(), moment, model.SETTINGS).patch
+    patch = reconcile.reconcile(
+        sidecar_pods.read(pod), model.around(), moment, model.SETTINGS
+    ).patch
     assert said(model.apply(pod, patch.operations)) == [
         "main container main: ended with 3",
         "sidecar log: running; it is being ended by swap",

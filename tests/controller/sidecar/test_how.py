@@ -8,7 +8,14 @@ from pathlib import Path as File
 import pod_objects as make
 import pytest
 
-from pyvgpu.controller.sidecar import how, mark_names, marking, nodes, pods, settings
+from pyvgpu.controller.sidecar import (
+    controller_settings,
+    how,
+    mark_names,
+    marking,
+    nodes,
+    sidecar_pods,
+)
 from pyvgpu.controller.sidecar.how import Method, Situation
 
 PAGE = File(__file__).parents[3] / "docs" / "sidecar.md"
@@ -107,7 +114,7 @@ def test_table_in_the_documentation_is_equal():
 def situate(container, policy="Never", pod=None, job=None, chosen=None, others=0, **node):
     mesh = [make.sidecar(f"mesh-{number}") for number in range(others)]
     main = make.container("main", make.ended(0))
-    read = pods.read(make.pod(main, container, *mesh, policy=policy, **(pod or {})))
+    read = sidecar_pods.read(make.pod(main, container, *mesh, policy=policy, **(pod or {})))
     marks = marking.mark(read)
     there = {
         "virtual": False,
@@ -124,7 +131,7 @@ def situate(container, policy="Never", pod=None, job=None, chosen=None, others=0
         marks.sidecars[0],
         marks,
         around,
-        chosen or settings.SidecarSettings(),
+        chosen or controller_settings.SidecarSettings(),
     )
 
 
@@ -175,7 +182,9 @@ MOVED = {
         (
             lambda: situate(
                 make.sidecar(imagePullPolicy="Always"),
-                chosen=settings.SidecarSettings(fast_exit=settings.FastExit(in_registry=True)),
+                chosen=controller_settings.SidecarSettings(
+                    fast_exit=controller_settings.FastExit(in_registry=True)
+                ),
             ),
             "image_ready",
             True,

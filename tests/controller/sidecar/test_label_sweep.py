@@ -4,15 +4,17 @@ import pod_objects as make
 import pytest
 import small_kubelet
 
-from pyvgpu.controller.sidecar import label_sweep, marking, pods, settings
+from pyvgpu.controller.sidecar import controller_settings, label_sweep, marking, sidecar_pods
 from pyvgpu.controller.sidecar.meters import ControllerMeter
 
 POD = "/api/v1/namespaces/team/pods/train-0"
 
 
 def adopted(pod, *policies):
-    found = label_sweep.Sweep(None, settings.SidecarSettings(policies=policies), None, None, None)
-    operations = found.look(pods.read(pod))
+    found = label_sweep.Sweep(
+        None, controller_settings.SidecarSettings(policies=policies), None, None, None
+    )
+    operations = found.look(sidecar_pods.read(pod))
     return small_kubelet.apply(pod, operations)["metadata"].get("labels") if operations else None
 
 
@@ -57,8 +59,10 @@ def adopt(small):
 
     def adopt_while(*happen):
         turns, meter = Meanwhile(*happen), ControllerMeter()
-        it = label_sweep.Sweep(connection, settings.SidecarSettings(), lambda: True, turns, meter)
-        it.adopt(pods.read(found))
+        it = label_sweep.Sweep(
+            connection, controller_settings.SidecarSettings(), lambda: True, turns, meter
+        )
+        it.adopt(sidecar_pods.read(found))
         return meter.registry.get_sample_value("pyvgpu_sidecar_adopted_pods_total")
 
     return adopt_while

@@ -6,11 +6,11 @@ from pathlib import Path
 import pod_objects as make
 import pytest
 
-from pyvgpu.controller.sidecar import mark_names, marking, pods
+from pyvgpu.controller.sidecar import mark_names, marking, sidecar_pods
 
 
 def mark(*containers, policies=(), **pod):
-    return marking.mark(pods.read(make.pod(*containers, **pod)), policies)
+    return marking.mark(sidecar_pods.read(make.pod(*containers, **pod)), policies)
 
 
 def sidecars_of(marks):
@@ -128,7 +128,7 @@ def test_pods_that_are_not_handled_have_a_reason(marks, why_not):
 
 def test_native_sidecars_and_debug_containers_are_neither_main_nor_sidecar():
     marks = marking.mark(
-        pods.read(
+        sidecar_pods.read(
             make.pod(
                 make.container("main"),
                 make.sidecar(),

@@ -6,24 +6,24 @@ import pod_objects as make
 import pytest
 import small_kubelet as model
 
-from pyvgpu.controller.sidecar import node, pods, reconcile
+from pyvgpu.controller.sidecar import node_requests, reconcile, sidecar_pods
 
 ZERO = {"SIDECAR_TERMINATION_EXITS_ZERO": "true"}
 HURRIED = {"SIDECAR_TERMINATION_GRACE_SECONDS": "2"}
-DONE = node.Running("main", "containerd://1", 0)
-LOG = node.Running("log", "containerd://log", None)
+DONE = node_requests.Running("main", "containerd://1", 0)
+LOG = node_requests.Running("log", "containerd://log", None)
 
 
 def begun(*sidecars, policy="Never"):
     """Return a pod whose sidecars the controller has begun to end."""
     pod = make.pod(make.container("main", make.ended(0)), *sidecars, policy=policy)
     moment = reconcile.DecisionMoment(model.BEGIN + datetime.timedelta(seconds=1), lambda: 0.5)
-    decision = reconcile.reconcile(pods.read(pod), model.around(), moment, model.SETTINGS)
+    decision = reconcile.reconcile(sidecar_pods.read(pod), model.around(), moment, model.SETTINGS)
     return model.apply(pod, decision.patch.operations)
 
 
 def check(pod, *runtime, on="node-1", replacing=()):
-    return node.check(pods.read(pod), on, runtime, frozenset(replacing))
+    return node_requests.check(sidecar_pods.read(pod), on, runtime, frozenset(replacing))
 
 
 STOP = begun(make.sidecar("log", environment=ZERO))
@@ -32,7 +32,9 @@ HYBRID = begun(make.sidecar("log", environment=HURRIED))
 
 def test_a_stop_only_signals_while_a_swap_can_follow():
     stop = check(STOP, DONE, LOG).stops[0]
-    assert stop == node.Stop("log", "containerd://log", 30, kill=False, command="", replaced=False)
+    assert stop == node_requests.Stop(
+        "log", "containerd://log", 30, kill=False, command="", replaced=False
+    )
 
 
 def test_a_stop_without_an_alternative_ends_with_kill():
@@ -60,16 +62,16 @@ def changed(pod, **metadata):
         (lambda: check(changed(STOP, annotations={}), DONE, LOG), "not recorded"),
         (lambda: check(changed(STOP, deletionTimestamp=make.AT), DONE, LOG), "being deleted"),
         (
-            lambda: check(STOP, node.Running("main", "x", None), LOG),
+            lambda: check(STOP, node_requests.Running("main", "x", None), LOG),
             "the runtime says that main container main is not done",
         ),
         (lambda: check(STOP, LOG), "the runtime says that main container main is not done"),
         (
-            lambda: check(STOP, DONE, node.Running("log", "containerd://log-2", None)),
+            lambda: check(STOP, DONE, node_requests.Running("log", "containerd://log-2", None)),
             "no recorded container is running",
         ),
         (
-            lambda: check(STOP, DONE, node.Running("log", "containerd://log", 0)),
+            lambda: check(STOP, DONE, node_requests.Running("log", "containerd://log", 0)),
             "no recorded container is running",
         ),
         (lambda: check(STOP, DONE), "no recorded container is running"),
@@ -104,7 +106,7 @@ def test_a_user_requested_swap_does_not_delay_deletion():
         policy="Always",
         metadata={"annotations": {"pyvgpu.io/swapped": '{"log": {"image": "old"}}'}},
     )
-    work = node.Running("main", "containerd://1", None)
+    work = node_requests.Running("main", "containerd://1", None)
     assert check(deleted(pod), work, LOG, replacing=[LOG.id, work.id]).stops[0].name == "log"
 
 
@@ -113,7 +115,7 @@ def test_a_user_requested_swap_does_not_delay_deletion():
     [
         pytest.param(deleted(STOP), [DONE, LOG], id="only signaled"),
         pytest.param(deleted(HYBRID), [DONE], id="removed"),
-        pytest.param(deleted(HYBRID), [DONE, node.Running("log", LOG.id, 0)], id="ended"),
+        pytest.param(deleted(HYBRID), [DONE, node_requests.Running("log", LOG.id, 0)], id="ended"),
         pytest.param(deleted(make.pod(make.sidecar("log"))), [LOG], id="nothing begun"),
     ],
 )
@@ -133,9 +135,9 @@ def test_the_lowest_order_is_stopped_first():
         make.sidecar("log", environment={**ZERO, "SIDECAR_TERMINATION_ORDER": "2"}),
         make.sidecar("mesh", make.running("containerd://mesh"), environment=ZERO),
     )
-    mesh = node.Running("mesh", "containerd://mesh", None)
+    mesh = node_requests.Running("mesh", "containerd://mesh", None)
     assert [stop.name for stop in check(pod, DONE, LOG, mesh).stops] == ["mesh"]
-    ended = node.Running("mesh", "containerd://mesh", 0)
+    ended = node_requests.Running("mesh", "containerd://mesh", 0)
     assert [stop.name for stop in check(pod, DONE, LOG, ended).stops] == ["log"]
 
 
@@ -144,16 +146,19 @@ def test_a_stop_waits_for_swaps_of_lower_order():
         make.sidecar("log", environment={**ZERO, "SIDECAR_TERMINATION_ORDER": "2"}),
         make.sidecar("mesh", make.running("containerd://mesh")),
     )
-    mesh = node.Running("mesh", "containerd://mesh", None)
+    mesh = node_requests.Running("mesh", "containerd://mesh", None)
     answer = check(pod, DONE, LOG, mesh)
     assert (answer.stops, answer.waits) == ((), True)
-    for ended in (node.Running("mesh", "containerd://mesh", 143), node.Running("mesh", "2", None)):
+    for ended in (
+        node_requests.Running("mesh", "containerd://mesh", 143),
+        node_requests.Running("mesh", "2", None),
+    ):
         assert [stop.name for stop in check(pod, DONE, LOG, ended).stops] == ["log"]
 
 
 @pytest.mark.parametrize(("seconds", "left"), [(0, 30), (10.5, 19.5), (40, 0), (-3600, 30)])
 def test_the_rest_of_a_grace_period_never_exceeds_it(seconds, left):
-    stop = node.Stop("log", "containerd://log", 30, kill=True, command="", replaced=False)
+    stop = node_requests.Stop("log", "containerd://log", 30, kill=True, command="", replaced=False)
     assert stop.left_after(seconds) == left
 
 
@@ -165,7 +170,7 @@ def test_a_stop_includes_the_command():
 
 
 def foresee(pod, *runtime, on="node-1"):
-    return node.foresee(pods.read(pod), on, runtime)
+    return node_requests.foresee(sidecar_pods.read(pod), on, runtime)
 
 
 def at_work(*sidecars, **more):
@@ -178,7 +183,9 @@ CLEAN = at_work(make.sidecar("log", environment=ZERO))
 
 def test_a_clean_sidecar_is_stopped_before_kubelet_reports_the_end():
     stop = foresee(CLEAN, DONE, LOG).stops[0]
-    assert stop == node.Stop("log", "containerd://log", 30, kill=False, command="", replaced=False)
+    assert stop == node_requests.Stop(
+        "log", "containerd://log", 30, kill=False, command="", replaced=False
+    )
 
 
 @pytest.mark.parametrize(
@@ -186,12 +193,12 @@ def test_a_clean_sidecar_is_stopped_before_kubelet_reports_the_end():
     [
         pytest.param(at_work(make.sidecar("log")), [DONE, LOG], id="not known to end with 0"),
         pytest.param(CLEAN, [LOG], id="main not created yet"),
-        pytest.param(CLEAN, [node.Running("main", "m", None), LOG], id="main runs"),
+        pytest.param(CLEAN, [node_requests.Running("main", "m", None), LOG], id="main runs"),
         pytest.param(CLEAN, [DONE], id="sidecar not created yet"),
-        pytest.param(CLEAN, [DONE, node.Running("log", "l", 0)], id="sidecar has ended"),
+        pytest.param(CLEAN, [DONE, node_requests.Running("log", "l", 0)], id="sidecar has ended"),
         pytest.param(
             at_work(make.sidecar("log", environment=ZERO), policy="OnFailure"),
-            [node.Running("main", "m", 1), LOG],
+            [node_requests.Running("main", "m", 1), LOG],
             id="main restarts",
         ),
         pytest.param(
@@ -231,10 +238,10 @@ def test_early_stops_keep_the_order_and_wait_for_swaps():
     def sidecar(name, order, **more):
         return make.sidecar(name, environment={"SIDECAR_TERMINATION_ORDER": order, **more})
 
-    first, second = node.Running("a", "a", None), node.Running("b", "b", None)
+    first, second = node_requests.Running("a", "a", None), node_requests.Running("b", "b", None)
     pod = at_work(sidecar("b", "2", **ZERO), sidecar("a", "1", **ZERO))
     assert [stop.name for stop in foresee(pod, DONE, first, second).stops] == ["a"]
-    ended = node.Running("a", "a", 0)
+    ended = node_requests.Running("a", "a", 0)
     assert [stop.name for stop in foresee(pod, DONE, ended, second).stops] == ["b"]
     pod = at_work(sidecar("b", "2", **ZERO), sidecar("a", "1"))
     assert not foresee(pod, DONE, first, second).stops

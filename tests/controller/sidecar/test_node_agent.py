@@ -14,13 +14,13 @@ pytest.importorskip("prometheus_client", reason="needs prometheus-client")
 small_runtime = pytest.importorskip("small_runtime", reason="needs grpcio")
 
 from pyvgpu.controller.sidecar import (  # noqa: E402
+    controller_settings,
     exit_reports,
     meters,
     node_agent,
     nodes,
-    pods,
     reconcile,
-    settings,
+    sidecar_pods,
 )
 from pyvgpu.kube import leases, objects  # noqa: E402
 
@@ -28,7 +28,7 @@ PODS = "/api/v1/namespaces/team/pods"
 POD = f"{PODS}/train-0"
 LEASE = leases.path("pyvgpu", leases.NODE + "node-1")
 ZERO = {"SIDECAR_TERMINATION_EXITS_ZERO": "true"}
-SETTINGS = settings.SidecarSettings()
+SETTINGS = controller_settings.SidecarSettings()
 
 
 @pytest.fixture
@@ -99,7 +99,9 @@ def asked_for(container_id):
     side = make.sidecar("log", make.running(container_id), environment=ZERO)
     pod = make.pod(make.container("main", make.ended(0)), side)
     moment = reconcile.DecisionMoment(model.BEGIN + datetime.timedelta(seconds=1), lambda: 0.5)
-    patch = reconcile.reconcile(pods.read(pod), model.around(), moment, model.SETTINGS).patch
+    patch = reconcile.reconcile(
+        sidecar_pods.read(pod), model.around(), moment, model.SETTINGS
+    ).patch
     return model.apply(pod, patch.operations)
 
 
@@ -277,7 +279,7 @@ def test_a_replaced_container_is_killed_with_its_deleted_pod(small, begin):
     side = make.sidecar("log")
     pod = make.pod(make.container("main", make.ended(0)), side)
     moment = reconcile.DecisionMoment(model.BEGIN + datetime.timedelta(seconds=1), lambda: 0.5)
-    decision = reconcile.reconcile(pods.read(pod), model.around(), moment, model.SETTINGS)
+    decision = reconcile.reconcile(sidecar_pods.read(pod), model.around(), moment, model.SETTINGS)
     pod = model.apply(pod, decision.patch.operations)
     pod["metadata"] |= {"deletionTimestamp": make.AT, "deletionGracePeriodSeconds": 0}
     api.put(POD, pod)

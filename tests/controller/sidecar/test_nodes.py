@@ -6,10 +6,10 @@ import datetime
 import pod_objects as make
 import pytest
 
-from pyvgpu.controller.sidecar import nodes, settings
+from pyvgpu.controller.sidecar import controller_settings, nodes
 
 NOW = datetime.datetime.fromisoformat(make.AT)
-CHOSEN = settings.SidecarSettings()
+CHOSEN = controller_settings.SidecarSettings()
 
 
 def node(labels=None, taints=(), images=(), version="v1.36.3"):

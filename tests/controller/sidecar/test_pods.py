@@ -4,7 +4,7 @@ import pod_objects as make
 import pytest
 
 from pyvgpu import names
-from pyvgpu.controller.sidecar import pods
+from pyvgpu.controller.sidecar import sidecar_pods
 
 FIELD = {"fieldRef": {"fieldPath": "metadata.annotations['team/program']"}}
 
@@ -43,7 +43,7 @@ def variable(name, value=None, **more):
     ],
 )
 def test_only_variables_about_sidecars_are_read(env, environment):
-    (log,) = pods.read(make.pod(make.container("log", env=env))).containers
+    (log,) = sidecar_pods.read(make.pod(make.container("log", env=env))).containers
     assert log.environment == environment
 
 
@@ -51,7 +51,7 @@ def test_the_program_is_read_from_the_last_variable_of_its_name():
     env = [variable("PROGRAM", "/bin/x"), variable("PROGRAM", valueFrom=FIELD)]
     log = make.container("log", env=env, command=["$(PROGRAM)", "-v"])
     annotations = {"team/program": "/bin/log", "team/note": "long", names.SWAP_ANNOTATION: "{}"}
-    read = pods.read(make.pod(log, metadata={"annotations": annotations}))
+    read = sidecar_pods.read(make.pod(log, metadata={"annotations": annotations}))
     (log,) = read.containers
     assert (log.command, log.environment) == (("$(PROGRAM)",), {})
     assert log.program_annotation == "team/program"
@@ -71,13 +71,15 @@ def test_null_counts_as_missing():
     }
     parts = ["env", "command", "image", "imagePullPolicy", "restartPolicy", "resources"]
     nothing["spec"]["containers"] = [{"name": "a", **dict.fromkeys(parts)}]
-    assert pods.read(nothing) == pods.read({"spec": {"containers": [{"name": "a"}]}})
+    assert sidecar_pods.read(nothing) == sidecar_pods.read(
+        {"spec": {"containers": [{"name": "a"}]}}
+    )
 
 
 def test_common_strings_are_interned():
     def log(number):
         name = f"log-{number}"[:3]  # a new string object
-        return pods.read(make.pod(make.container(name, image=f"{name}:1"))).containers[0]
+        return sidecar_pods.read(make.pod(make.container(name, image=f"{name}:1"))).containers[0]
 
     one, other = log(1), log(2)
     assert one.name is other.name

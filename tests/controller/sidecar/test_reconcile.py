@@ -6,7 +6,7 @@ import pod_objects as make
 import pytest
 import small_kubelet as model
 
-from pyvgpu.controller.sidecar import actions, pods, reconcile
+from pyvgpu.controller.sidecar import actions, reconcile, sidecar_pods
 from pyvgpu.kube import objects
 
 ZERO = {"SIDECAR_TERMINATION_EXITS_ZERO": "true"}
@@ -17,7 +17,9 @@ def decide(pod, seconds=1, around=None, chance=0.5):
     moment = reconcile.DecisionMoment(
         model.BEGIN + datetime.timedelta(seconds=seconds), lambda: chance
     )
-    return reconcile.reconcile(pods.read(pod), around or model.around(), moment, model.SETTINGS)
+    return reconcile.reconcile(
+        sidecar_pods.read(pod), around or model.around(), moment, model.SETTINGS
+    )
 
 
 def done(*sidecars, code=0, **pod):
@@ -104,7 +106,7 @@ def test_a_stop_only_writes_a_record():
     before = done(make.sidecar(environment=ZERO))
     pod = after(before)
     assert pod["spec"] == before["spec"]
-    record = reconcile.records.read(pods.read(pod), "2026-11-21T10:00:00+00:00")
+    record = reconcile.records.read(sidecar_pods.read(pod), "2026-11-21T10:00:00+00:00")
     assert record.entries["log"].id == "containerd://log"
     assert (record.step, record.seconds) == (1, 35)
 
@@ -162,7 +164,9 @@ def test_a_stop_that_times_out_becomes_a_swap():
     decision = decide(pod, seconds=36)
     assert "log by hybrid" in decision.why
     pod = model.apply(pod, decision.patch.operations)
-    entry = reconcile.records.read(pods.read(pod), "2026-11-21T10:00:00+00:00").entries["log"]
+    entry = reconcile.records.read(sidecar_pods.read(pod), "2026-11-21T10:00:00+00:00").entries[
+        "log"
+    ]
     assert (entry.grace_seconds, entry.kill, entry.tried) == (0, True, {reconcile.Method.STOP})
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyvgpu.controller.sidecar import pods, records
+from pyvgpu.controller.sidecar import records, sidecar_pods
 from pyvgpu.controller.sidecar.how import Method
 
 RECORD = records.PodRecord(
@@ -27,7 +27,7 @@ RECORD = records.PodRecord(
 
 def read(text, ended=RECORD.mains_ended):
     pod = make.pod(metadata={"annotations": {"pyvgpu.io/sidecar-stop": text}})
-    return records.read(pods.read(pod), ended)
+    return records.read(sidecar_pods.read(pod), ended)
 
 
 def changed(**changes):

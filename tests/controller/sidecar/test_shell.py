@@ -9,10 +9,10 @@ import pod_objects as make
 import pytest
 import waiting
 
-from pyvgpu.controller.sidecar import exit_reports, reconcile, settings, shell
+from pyvgpu.controller.sidecar import controller_settings, exit_reports, reconcile, shell
 from pyvgpu.controller.sidecar.meters import ControllerMeter
 
-SETTINGS = settings.SidecarSettings(sweep_seconds=0)
+SETTINGS = controller_settings.SidecarSettings(sweep_seconds=0)
 PODS = "/api/v1/namespaces/team/pods"
 POD = f"{PODS}/train-0"
 JOB = "/apis/batch/v1/namespaces/team/jobs/train"

@@ -9,7 +9,7 @@ import small_kubelet as model
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyvgpu.controller.sidecar import pods, reconcile, swaps
+from pyvgpu.controller.sidecar import reconcile, sidecar_pods, swaps
 from pyvgpu.kube import objects
 
 KEY = "pyvgpu.io/start_command.a.0"
@@ -36,7 +36,7 @@ HERE = dict.fromkeys(["new:2", "new:3", "mesh:1", "mesh:2", "log:1"], True)
 def decide(document, **around):
     moment = reconcile.DecisionMoment(model.BEGIN + datetime.timedelta(seconds=1), lambda: 0.5)
     known = model.around(**{"images": HERE, **around})
-    return reconcile.reconcile(pods.read(document), known, moment, model.SETTINGS)
+    return reconcile.reconcile(sidecar_pods.read(document), known, moment, model.SETTINGS)
 
 
 def after(document):
@@ -129,7 +129,7 @@ def swapped_back(**asked):
 
 def test_no_container_is_ended_to_restore_a_missing_image():
     document = swapped_back()
-    assert swaps.asked_for(pods.read(document)) == {"mesh:1"}  # so the node part checks it
+    assert swaps.asked_for(sidecar_pods.read(document)) == {"mesh:1"}  # so the node part checks it
     decision = decide(document, images={"mesh:2": True, "mesh:1": False})
     assert decision.patch is None
     assert "mesh:1 is not known to be on node-1" in decision.why

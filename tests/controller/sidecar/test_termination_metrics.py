@@ -7,14 +7,14 @@ import pod_objects as make
 import pytest
 import small_kubelet as model
 
-from pyvgpu.controller.sidecar import pods, reconcile, termination_metrics
+from pyvgpu.controller.sidecar import reconcile, sidecar_pods, termination_metrics
 
 
 def over(at="2026-11-21T10:00:02.500Z", phase="Succeeded"):
     """Return a pod whose sidecar was swapped, and ended *at*."""
     pod = make.pod(make.container("main", make.ended(0)), make.sidecar())
     moment = reconcile.DecisionMoment(model.BEGIN + datetime.timedelta(seconds=1), lambda: 0.5)
-    decision = reconcile.reconcile(pods.read(pod), model.around(), moment, model.SETTINGS)
+    decision = reconcile.reconcile(sidecar_pods.read(pod), model.around(), moment, model.SETTINGS)
     pod = model.apply(pod, decision.patch.operations)
     pod["status"]["phase"] = phase
     pod["status"]["containerStatuses"][1] |= make.ended(0, at=at)
@@ -23,12 +23,15 @@ def over(at="2026-11-21T10:00:02.500Z", phase="Succeeded"):
 
 def test_seconds_are_from_the_last_main_to_the_last_sidecar():
     assert termination_metrics.measure(
-        pods.read(over())
+        sidecar_pods.read(over())
     ) == termination_metrics.TerminationMetrics(("swap",), 2.5, 1)
 
 
 def test_a_clock_set_back_gives_no_negative_seconds():
-    assert termination_metrics.measure(pods.read(over(at="2026-11-21T09:59:59Z"))).seconds == 0
+    assert (
+        termination_metrics.measure(sidecar_pods.read(over(at="2026-11-21T09:59:59Z"))).seconds
+        == 0
+    )
 
 
 def without_record():
@@ -47,4 +50,4 @@ def without_record():
     ],
 )
 def test_a_pod_without_our_record_has_no_figures(pod):
-    assert termination_metrics.measure(pods.read(pod)) is None
+    assert termination_metrics.measure(sidecar_pods.read(pod)) is None

@@ -10,7 +10,7 @@ import status_node
 from status_cluster import STRANGER, VIEWER, StatusApi
 
 from pyvgpu import errors
-from pyvgpu.controller.status import cluster
+from pyvgpu.controller.status import cluster_state
 from pyvgpu.http import endpoints
 from pyvgpu.status import site
 
@@ -113,7 +113,7 @@ def test_a_matching_etag_gets_304(shown):
 
 
 def test_document_is_unavailable_until_all_lists_are_read():
-    unread = cluster.Cluster(None, cluster.StatusSettings("c", "a", 1))
+    unread = cluster_state.Cluster(None, cluster_state.StatusSettings("c", "a", 1))
     with pytest.raises(errors.UnavailableError, match="the nodes have not been read yet"):
         unread.document({})
 

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from scheduling_api import GIB, UNIT, devices
 
 from pyvgpu import errors
-from pyvgpu.allocator import annotations, facts
+from pyvgpu.allocator import annotations, datatypes
 from pyvgpu.controller.scheduler import node_info
-from pyvgpu.controller.status import rows
+from pyvgpu.controller.status import node_rows
 
 
 def info(name, *had, placed=None, trouble=""):
@@ -19,11 +19,11 @@ def info(name, *had, placed=None, trouble=""):
 
 
 def device(at=0, **more):
-    return facts.NodeDevice(f"GPU-{at}", at, 16 * GIB, model="T4", **more)
+    return datatypes.NodeDevice(f"GPU-{at}", at, 16 * GIB, model="T4", **more)
 
 
 def placed(vcore, vmemory=4 * GIB, uuid="GPU-0"):
-    return {f"uid-{vcore}": {"main": (facts.NodeShare(uuid, vcore, vmemory),)}}
+    return {f"uid-{vcore}": {"main": (datatypes.NodeShare(uuid, vcore, vmemory),)}}
 
 
 @pytest.mark.parametrize(
@@ -38,19 +38,19 @@ def placed(vcore, vmemory=4 * GIB, uuid="GPU-0"):
     ],
 )
 def test_a_node_has_a_state_and_a_reason(made, agent, state, why):
-    row = rows.row_of(made, agent)
+    row = node_rows.row_of(made, agent)
     assert (row.state, row.why) == (state, why)
 
 
 def test_a_node_that_has_published_nothing_is_unknown():
-    row = rows.row_of(node_info.NodeInfo("a"), "")
+    row = node_rows.row_of(node_info.NodeInfo("a"), "")
     assert row.state == "unknown"
     assert row.troubled
-    assert rows.totals([row])["devices"] == 0
+    assert node_rows.totals([row])["devices"] == 0
 
 
 def test_allocations_are_counted_per_device():
-    row = rows.row_of(info("a", device(), device(1), placed=placed(30)), "")
+    row = node_rows.row_of(info("a", device(), device(1), placed=placed(30)), "")
     assert [(shown.promised, shown.memory) for shown in row.devices] == [
         (pytest.approx(0.3), 0.25),
         (0, 0),
@@ -63,7 +63,7 @@ def test_allocations_are_counted_per_device():
 
 def test_without_an_agent_allocations_are_still_listed():
     made = info("a", device(), device(1), placed=placed(30))
-    first, second = rows.without_agent(made)
+    first, second = node_rows.without_agent(made)
     assert (first["promised"], first["used"], first["usedBytes"]) == (0.3, None, None)
     (held,) = first["containers"]
     assert (held["promised"], held["promisedBytes"], held["used"]) == (0.3, 4 * GIB, None)
@@ -71,7 +71,9 @@ def test_without_an_agent_allocations_are_still_listed():
 
 
 def test_nodes_are_in_natural_order():
-    named = [rows.row_of(info(name, device()), "") for name in ("n-10", "n-9", "b", "n-9a", "7")]
+    named = [
+        node_rows.row_of(info(name, device()), "") for name in ("n-10", "n-9", "b", "n-9a", "7")
+    ]
     assert [row.name for row in sorted(named, key=lambda candidate: candidate.order)] == [
         "7",
         "b",
@@ -83,7 +85,7 @@ def test_nodes_are_in_natural_order():
 
 MANY = sorted(
     (
-        rows.row_of(
+        node_rows.row_of(
             info(
                 f"node-{number}",
                 *devices(f"node-{number}", unhealthy="x" if number % 100 == 7 else ""),
@@ -97,35 +99,35 @@ MANY = sorted(
 
 
 def test_five_thousand_nodes_are_paged():
-    first = rows.chosen(MANY, rows.NodeQuery())
+    first = node_rows.chosen(MANY, node_rows.NodeQuery())
     assert (first["count"], first["page"], first["pages"]) == (5000, 1, 100)
-    assert len(first["rows"]) == rows.ON_A_PAGE
-    last = rows.chosen(MANY, rows.NodeQuery(page=100))
+    assert len(first["rows"]) == node_rows.ON_A_PAGE
+    last = node_rows.chosen(MANY, node_rows.NodeQuery(page=100))
     assert last["rows"][-1]["name"] == "node-4999"
 
 
 def test_a_page_after_the_last_is_the_last():
-    assert rows.chosen(MANY, rows.NodeQuery(page=999))["page"] == 100
-    nothing = rows.chosen([], rows.NodeQuery(page=3))
+    assert node_rows.chosen(MANY, node_rows.NodeQuery(page=999))["page"] == 100
+    nothing = node_rows.chosen([], node_rows.NodeQuery(page=3))
     assert (nothing["count"], nothing["page"], nothing["pages"]) == (0, 1, 1)
 
 
 def test_nodes_can_be_searched_and_filtered():
-    found = rows.chosen(MANY, rows.NodeQuery("e-49"))
+    found = node_rows.chosen(MANY, node_rows.NodeQuery("e-49"))
     assert found["count"] == 111
-    unhealthy = rows.chosen(MANY, rows.NodeQuery(show=rows.Show.TROUBLE))
+    unhealthy = node_rows.chosen(MANY, node_rows.NodeQuery(show=node_rows.Show.TROUBLE))
     assert unhealthy["count"] == 50
     assert {row["state"] for row in unhealthy["rows"]} == {"unhealthy"}
-    both = rows.chosen(MANY, rows.NodeQuery("node-49", rows.Show.TROUBLE))
+    both = node_rows.chosen(MANY, node_rows.NodeQuery("node-49", node_rows.Show.TROUBLE))
     assert [row["name"] for row in both["rows"]] == ["node-4907"]
-    assert rows.chosen(MANY, rows.NodeQuery(show=rows.Show.ROOM))["count"] == 4950
-    assert rows.chosen(MANY, rows.NodeQuery(show=rows.Show.FULL))["count"] == 0
+    assert node_rows.chosen(MANY, node_rows.NodeQuery(show=node_rows.Show.ROOM))["count"] == 4950
+    assert node_rows.chosen(MANY, node_rows.NodeQuery(show=node_rows.Show.FULL))["count"] == 0
 
 
 def test_a_query_is_parsed():
     asked = {"search": "Node-1", "show": "trouble", "page": "3"}
-    assert rows.read(asked) == rows.NodeQuery("node-1", rows.Show.TROUBLE, 3)
-    assert rows.read({}) == rows.NodeQuery()
+    assert node_rows.read(asked) == node_rows.NodeQuery("node-1", node_rows.Show.TROUBLE, 3)
+    assert node_rows.read({}) == node_rows.NodeQuery()
 
 
 @pytest.mark.parametrize(
@@ -141,13 +143,13 @@ def test_a_query_is_parsed():
 )
 def test_an_invalid_query_is_refused_with_an_example(query, example):
     with pytest.raises(errors.UsageError, match=example):
-        rows.read(query)
+        node_rows.read(query)
 
 
 @given(st.dictionaries(st.sampled_from(["search", "show", "page"]), st.text(max_size=12)))
 def test_any_query_is_parsed_or_refused(query):
     try:
-        wanted = rows.read(query)
+        wanted = node_rows.read(query)
     except errors.UsageError:
         return
-    assert len(rows.chosen(MANY[:60], wanted)["rows"]) <= rows.ON_A_PAGE
+    assert len(node_rows.chosen(MANY[:60], wanted)["rows"]) <= node_rows.ON_A_PAGE

@@ -8,7 +8,7 @@ import small_kubelet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyvgpu.allocator import facts
+from pyvgpu.allocator import datatypes
 from pyvgpu.controller.webhook import conversions, devices, review, sidecars, transform
 
 GIB = 1 << 30
@@ -16,8 +16,8 @@ KNOWN = st.sampled_from(
     [
         (),
         (
-            facts.NodeDevice("", 0, 16 * GIB, "T4", least_bytes=GIB),
-            facts.NodeDevice("", 0, 80 * GIB, "A100"),
+            datatypes.NodeDevice("", 0, 16 * GIB, "T4", least_bytes=GIB),
+            datatypes.NodeDevice("", 0, 80 * GIB, "A100"),
         ),
     ]
 )

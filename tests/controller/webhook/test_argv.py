@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pyvgpu.controller.sidecar import pods
+from pyvgpu.controller.sidecar import sidecar_pods
 from pyvgpu.controller.webhook import argv
 
 RECORDED = json.loads((Path(__file__).parent / "kubelet_expansion.json").read_text())
@@ -96,7 +96,7 @@ def test_a_moved_program_can_be_replaced(command, args):
     moved = argv.move(before, PLENTY)
     assume(moved.annotations)
     after = applied(before, moved)
-    key = pods.read_container(0, after, {}, "Never").program_annotation
+    key = sidecar_pods.read_container(0, after, {}, "Never").program_annotation
     assert moved.annotations[key] == "/bin/log"
     assert kubelet_argv.run(after, {**moved.annotations, key: "/pyvgpu-exit"}) == [
         "/pyvgpu-exit",

@@ -8,12 +8,12 @@ import pytest
 import small_kubelet
 
 from pyvgpu import errors
-from pyvgpu.allocator import facts
-from pyvgpu.controller.claims import shapes
-from pyvgpu.controller.webhook import claims, conversions, devices, review
+from pyvgpu.allocator import datatypes
+from pyvgpu.controller.claims import claim_templates
+from pyvgpu.controller.webhook import claim_conversion, conversions, devices, review
 
 GIB = 1 << 30
-T4 = facts.NodeDevice("", 0, 16 * GIB, "Tesla T4", least_bytes=GIB)
+T4 = datatypes.NodeDevice("", 0, 16 * GIB, "Tesla T4", least_bytes=GIB)
 RULES = devices.Rules(claims=("team", "ml-*"))
 
 
@@ -82,7 +82,7 @@ def test_limits_become_a_claim():
         "requests": {},
         "claims": [{"name": "vgpu-main"}],
     }
-    assert shapes.name_of(spec, facts.ContainerNeed(50, GIB)) == template
+    assert claim_templates.name_of(spec, datatypes.ContainerNeed(50, GIB)) == template
     assert cluster.request_of(changed, "main")["capacity"] == capacity(50, "1Gi")
 
 
@@ -305,7 +305,7 @@ def test_names_of_claims_are_short_and_unique():
     names = [claim["name"] for claim in changed["spec"]["resourceClaims"]]
     assert names == ["vgpu-a", "vgpu-" + "a" * 58, "vgpu-a-2"]
     assert find(changed, "a")["resources"]["claims"] == [{"name": "vgpu-a-2"}]
-    assert max(map(len, names)) == claims.MOST_NAME
+    assert max(map(len, names)) == claim_conversion.MOST_NAME
 
 
 @pytest.mark.parametrize("written", ["4Gi", "4096"])

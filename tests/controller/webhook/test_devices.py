@@ -7,12 +7,12 @@ import gpu_pods as gpu
 import pytest
 import small_kubelet
 
-from pyvgpu.allocator import facts
+from pyvgpu.allocator import datatypes
 from pyvgpu.controller.webhook import confines, conversions, devices, review
 
 GIB = 1 << 30
-T4 = facts.NodeDevice("", 0, 16 * GIB, "Tesla T4", least_bytes=GIB)
-A100 = facts.NodeDevice("", 0, 80 * GIB, "NVIDIA A100-SXM4-80GB", "large", least_bytes=GIB)
+T4 = datatypes.NodeDevice("", 0, 16 * GIB, "Tesla T4", least_bytes=GIB)
+A100 = datatypes.NodeDevice("", 0, 80 * GIB, "NVIDIA A100-SXM4-80GB", "large", least_bytes=GIB)
 BOTH = (T4, A100)
 RULES = devices.Rules()
 

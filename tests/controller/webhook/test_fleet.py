@@ -5,8 +5,8 @@ import threading
 import pytest
 import waiting
 
-from pyvgpu.allocator import annotations, facts
-from pyvgpu.controller.sidecar import settings
+from pyvgpu.allocator import annotations, datatypes
+from pyvgpu.controller.sidecar import controller_settings
 from pyvgpu.controller.webhook.shell import fleet
 from pyvgpu.kube import informer
 
@@ -15,7 +15,9 @@ GIB = 1 << 30
 
 
 def device(index, gibibytes, **more):
-    return facts.NodeDevice(f"GPU-{index}", index, gibibytes * GIB, "T4", numa=index % 2, **more)
+    return datatypes.NodeDevice(
+        f"GPU-{index}", index, gibibytes * GIB, "T4", numa=index % 2, **more
+    )
 
 
 def node(*devices, name="n", unit=UNIT, release="v1.36.3", text=None):
@@ -47,7 +49,9 @@ def test_nodes_are_watched(small, monkeypatch):
     monkeypatch.setattr(fleet, "AGAIN_SECONDS", 0.0)
     api, connection = small
     api.put("/api/v1/nodes/a", node(device(0, 16), name="a"))
-    known = fleet.Fleet(connection, settings.SidecarSettings(), UNIT, informer.Counting())
+    known = fleet.Fleet(
+        connection, controller_settings.SidecarSettings(), UNIT, informer.Counting()
+    )
     assert (known.synced, known.devices(), known.oldest_kubelet()) == (False, (), None)
     stop = threading.Event()
     threading.Thread(target=known.run, args=(stop,)).start()

@@ -7,8 +7,8 @@ import small_kubelet as model
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyvgpu.controller.sidecar import marking, pods
-from pyvgpu.controller.sidecar.settings import SidecarSettings
+from pyvgpu.controller.sidecar import marking, sidecar_pods
+from pyvgpu.controller.sidecar.controller_settings import SidecarSettings
 from pyvgpu.controller.webhook import launch, transform
 from pyvgpu.controller.webhook.transform import Admission, Expansion, Provider
 from pyvgpu.kube import objects
@@ -234,12 +234,14 @@ def test_the_launcher_is_not_used_if_its_names_are_taken():
 def test_the_providers_switch_is_set(provider):
     admission = Admission(virtual_provider=provider, virtual_expansion=Expansion.KUBELET)
     pod, _ = change(job(log(), make.sidecar("mesh"), **VIRTUAL), admission)
-    read = pods.read(pod)
+    read = sidecar_pods.read(pod)
     assert all(
         transform.how.has_provider_switch(read, read.container(name)) for name in ("log", "mesh")
     )
     pod, _ = change(job(log()), admission)
-    assert not transform.how.has_provider_switch(pods.read(pod), pods.read(pod).container("log"))
+    assert not transform.how.has_provider_switch(
+        sidecar_pods.read(pod), sidecar_pods.read(pod).container("log")
+    )
 
 
 def test_native_sidecars_are_appended_to_init_containers():

@@ -3,14 +3,14 @@
 import pytest
 
 from pyvgpu import quota
-from pyvgpu.allocator import facts
-from pyvgpu.deviceplugin.dra import claims
+from pyvgpu.allocator import datatypes
+from pyvgpu.deviceplugin.dra import claim_grants
 from pyvgpu.deviceplugin.grants.placement import RefusedError
 
 GIB = 1 << 30
 A, B = "GPU-a", "GPU-b"
-DEVICES = (facts.NodeDevice(A, 0, 80 * GIB), facts.NodeDevice(B, 1, 80 * GIB))
-NAMED = claims.Named("team", "u1", "mine")
+DEVICES = (datatypes.NodeDevice(A, 0, 80 * GIB), datatypes.NodeDevice(B, 1, 80 * GIB))
+NAMED = claim_grants.Named("team", "u1", "mine")
 
 
 def result(request="vgpu", device="gpu-a", vcore="30", vmemory="8Gi", **more):
@@ -38,9 +38,9 @@ def document(*results, config=(), uid="u1", reserved=True):
 
 
 def given(*results, used=(), held=(), gives=lambda _: True, devices=DEVICES, **more):
-    claim = claims.read(document(*results, **more), NAMED, "node-1")
-    around = claims.ClaimContext(facts.NodeDevices(devices, tuple(held)), gives, 1.0)
-    return claims.grants_of(claim, frozenset(used), around)
+    claim = claim_grants.read(document(*results, **more), NAMED, "node-1")
+    around = claim_grants.ClaimContext(datatypes.NodeDevices(devices, tuple(held)), gives, 1.0)
+    return claim_grants.grants_of(claim, frozenset(used), around)
 
 
 def shares(*found, **more):
@@ -125,7 +125,7 @@ def test_claim_configuration_sets_the_policy():
     assert whole.policy is quota.TimePolicy.HARD
 
 
-HELD = facts.Holding(facts.NodeShare(A, 80, 10 * GIB), "team/other")
+HELD = datatypes.Holding(datatypes.NodeShare(A, 80, 10 * GIB), "team/other")
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ HELD = facts.Holding(facts.NodeShare(A, 80, 10 * GIB), "team/other")
         ),
         pytest.param(
             [result()],
-            {"devices": (facts.NodeDevice(A, 0, 80 * GIB, unhealthy="Xid 79"),)},
+            {"devices": (datatypes.NodeDevice(A, 0, 80 * GIB, unhealthy="Xid 79"),)},
             "gpu0 is unhealthy: Xid 79",
             False,
             id="unhealthy",
@@ -245,7 +245,7 @@ def test_invalid_claim_is_refused_as_final_or_temporary(results, more, said, fin
 )
 def test_unallocated_claim_is_refused(found, final):
     with pytest.raises(RefusedError) as caught:
-        claims.read(found, NAMED, "node-1")
+        claim_grants.read(found, NAMED, "node-1")
     assert caught.value.final is final
 
 
@@ -297,7 +297,7 @@ def container(*used, name="main"):
     ],
 )
 def test_requests_through_which_containers_use_a_claim(one, used):
-    assert claims.uses(one, ["mine"]) == {"mine": frozenset(used)}
+    assert claim_grants.uses(one, ["mine"]) == {"mine": frozenset(used)}
 
 
 @pytest.mark.parametrize(
@@ -305,5 +305,5 @@ def test_requests_through_which_containers_use_a_claim(one, used):
 )
 def test_container_with_two_claims_is_refused(used):
     with pytest.raises(RefusedError, match="a container can have one quota only") as caught:
-        claims.uses(pod(container(*used)), ["mine", "mine-2"])
+        claim_grants.uses(pod(container(*used)), ["mine", "mine-2"])
     assert caught.value.final

@@ -7,12 +7,12 @@ import pytest
 from claiming_kubelet import claim, result
 
 from pyvgpu import errors
-from pyvgpu.allocator import facts
-from pyvgpu.deviceplugin.dra import claims, prepare
+from pyvgpu.allocator import datatypes
+from pyvgpu.deviceplugin.dra import claim_grants, prepare
 from pyvgpu.kube import apiserver
 
 UUID = "GPU-a"
-DEVICES = (facts.NodeDevice(UUID, 0, 16 << 30),)
+DEVICES = (datatypes.NodeDevice(UUID, 0, 16 << 30),)
 GONE = apiserver.ServerError("not there", apiserver.NOT_FOUND)
 AWAY = apiserver.ServerError("no answer")
 
@@ -37,7 +37,7 @@ class Server:
     def add(self, uid, vcore=30):
         one = claim(uid, result(UUID, vcore, "4Gi"))
         self.claims[one["metadata"]["name"]] = one
-        return claims.Named("team", uid, one["metadata"]["name"])
+        return claim_grants.Named("team", uid, one["metadata"]["name"])
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_temporary_failures_are_retried(room, server, preparer, failure):
 
 
 def test_final_failure_is_returned_at_once(server, preparer):
-    named = claims.Named("team", "u1", "claim-u1")
+    named = claim_grants.Named("team", "u1", "claim-u1")
     assert given(preparer, named) == "pyvgpu: claim team/claim-u1: does not exist any more"
     assert server.asked == 1
 
@@ -107,7 +107,7 @@ def test_lasting_failure_is_returned_after_the_timeout(room, server):
     [
         pytest.param((), "its device gpu-a is not there (any more) on this node", id="gone"),
         pytest.param(
-            (facts.NodeDevice(UUID, 0, 16 << 30, unhealthy="Xid 79"),),
+            (datatypes.NodeDevice(UUID, 0, 16 << 30, unhealthy="Xid 79"),),
             "is unhealthy: Xid 79",
             id="unhealthy",
         ),

@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 
 from pyvgpu import device
-from pyvgpu.allocator import facts
+from pyvgpu.allocator import datatypes
 from pyvgpu.deviceplugin.devices import inventory
-from pyvgpu.deviceplugin.dra import slices
+from pyvgpu.deviceplugin.dra import resource_slices
 
 GIB = 1 << 30
 UUID = "GPU-0000000{}-0000-0000-0000-00000000000A"
@@ -16,17 +16,17 @@ NODE = {"name": "node-1", "uid": "n"}
 
 
 def seen(index, *linked, **more):
-    links = {UUID.format(peer): facts.DeviceLink(nvlinks=4) for peer in linked}
+    links = {UUID.format(peer): datatypes.DeviceLink(nvlinks=4) for peer in linked}
     one = device.Device(UUID.format(index), index, "NVIDIA H100", 80 * GIB + 5, GIB // 2)
     return inventory.InventoryDevice(one, index, 1, links, "fast", "9.0", "pci0000:00", **more)
 
 
-ALL = slices.Able()
+ALL = resource_slices.Able()
 
 
 def devices(*found, able=ALL, **fields):
     known = [dataclasses.replace(sighting.fact(), **fields) for sighting in found]
-    return slices.devices_of(found, known, DRIVER, able)
+    return resource_slices.devices_of(found, known, DRIVER, able)
 
 
 def test_slice_device_can_be_shared_by_vcore_and_mebibytes():
@@ -78,11 +78,11 @@ def test_slice_device_can_be_shared_by_vcore_and_mebibytes():
     ],
 )
 def test_versions_are_semantic_or_omitted(text, version):
-    assert slices.version(text) == version
+    assert resource_slices.version(text) == version
 
 
 def test_unknown_attributes_are_omitted():
-    (one,) = slices.devices_of(
+    (one,) = resource_slices.devices_of(
         [it := dataclasses.replace(seen(0), numa=None, compute_capability="", pcie_root="")],
         [it.fact()],
         inventory.DriverVersions(),
@@ -101,12 +101,12 @@ def test_unknown_attributes_are_omitted():
 def test_unhealthy_and_cordoned_devices_have_a_taint(fields, taints):
     (one,) = devices(seen(0), **fields)
     assert one.get("taints") == taints
-    untainted = devices(seen(0), able=slices.Able(taints=False), **fields)
+    untainted = devices(seen(0), able=resource_slices.Able(taints=False), **fields)
     assert len(untainted) == (taints is None)
 
 
 def test_without_sharing_devices_are_whole():
-    (one,) = devices(seen(0), able=slices.Able(sharing=False))
+    (one,) = devices(seen(0), able=resource_slices.Able(sharing=False))
     assert "allowMultipleAllocations" not in one
     assert one["capacity"] == {"vcore": {"value": "100"}, "vmemory": {"value": "80Gi"}}
 
@@ -121,12 +121,12 @@ def test_without_sharing_devices_are_whole():
     ],
 )
 def test_nvlink_group_is_linked_all_to_all(links, groups):
-    found = slices.nvlink_groups([seen(index, *own) for index, own in enumerate(links)])
+    found = resource_slices.nvlink_groups([seen(index, *own) for index, own in enumerate(links)])
     assert found == {UUID.format(one): UUID.format(first).lower() for one, first in groups.items()}
 
 
 def published(*found, **fields):
-    made = slices.slice_of(NODE, devices(*found, **fields))
+    made = resource_slices.slice_of(NODE, devices(*found, **fields))
     made["metadata"]["resourceVersion"] = "7"
     return made
 
@@ -139,7 +139,7 @@ def test_slice_is_owned_by_its_node_and_is_one_pool():
 
 
 def test_longest_node_name_gives_a_valid_slice_name():
-    names = {slices.name_of("n" * 251 + suffix) for suffix in ("aa", "ab")}
+    names = {resource_slices.name_of("n" * 251 + suffix) for suffix in ("aa", "ab")}
     assert len(names) == 2
     assert all(len(name) <= 253 for name in names)
 
@@ -148,21 +148,23 @@ def test_comparison_ignores_server_fields_and_sees_taints():
     before = published(seen(0), unhealthy="Xid 79")
     before["spec"]["devices"][0]["taints"][0]["timeAdded"] = "2026-11-22T00:00:00Z"
     before["spec"]["pool"]["generation"] = 4
-    assert slices.same(published(seen(0), unhealthy="Xid 79"), before)
-    assert not slices.same(published(seen(0)), before)
-    after = slices.renewed(published(seen(0)), before)
+    assert resource_slices.same(published(seen(0), unhealthy="Xid 79"), before)
+    assert not resource_slices.same(published(seen(0)), before)
+    after = resource_slices.renewed(published(seen(0)), before)
     assert after["spec"]["pool"]["generation"] == 5
     assert after["metadata"]["resourceVersion"] == "7"
 
 
 def test_fields_dropped_by_the_server_are_detected():
     wanted = published(seen(0), unhealthy="Xid 79")
-    assert slices.able_by(wanted, wanted) == slices.Able()
-    kept = published(seen(0), able=slices.Able(sharing=False))
-    able = slices.able_by(wanted, kept)
-    assert able == slices.Able(sharing=False, taints=False)
-    assert slices.Able().both(able) == able.both(slices.Able(taints=False)) == able
+    assert resource_slices.able_by(wanted, wanted) == resource_slices.Able()
+    kept = published(seen(0), able=resource_slices.Able(sharing=False))
+    able = resource_slices.able_by(wanted, kept)
+    assert able == resource_slices.Able(sharing=False, taints=False)
+    assert (
+        resource_slices.Able().both(able) == able.both(resource_slices.Able(taints=False)) == able
+    )
     shares, taints = able.lacks
     assert "DRAConsumableCapacity" in shares
     assert "DRADeviceTaints" in taints
-    assert not list(slices.Able().lacks)
+    assert not list(resource_slices.Able().lacks)

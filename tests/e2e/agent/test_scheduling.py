@@ -8,7 +8,7 @@ import rig
 from agents import NODE, UNIT, container, said
 
 from pyvgpu import names
-from pyvgpu.allocator import annotations, facts
+from pyvgpu.allocator import annotations, datatypes
 from pyvgpu.deviceplugin.kubelet import device_ids
 
 pytestmark = pytest.mark.e2e
@@ -93,7 +93,7 @@ def gated():
 def choose(space, made, uuid, key=KEY):
     """Act as the scheduler extender: annotate a choice, and open the scheduling gate."""
     meta = made["metadata"]
-    shares = {"a": (facts.NodeShare(uuid, 30, 8 * UNIT),)}
+    shares = {"a": (datatypes.NodeShare(uuid, 30, 8 * UNIT),)}
     text = annotations.seal(annotations.DeviceChoice(meta["uid"], NODE, shares), key)
     space.patch(
         meta["name"],

@@ -7,7 +7,7 @@ import rig
 from agents import NODE, UNIT, container, said
 
 from pyvgpu import names
-from pyvgpu.allocator import annotations, facts
+from pyvgpu.allocator import annotations, datatypes
 from pyvgpu.kube import apiserver
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
@@ -31,7 +31,7 @@ def agent(tmp_path_factory, running):
 
 
 def forged(uuid):
-    share = facts.NodeShare(uuid, 1, UNIT)
+    share = datatypes.NodeShare(uuid, 1, UNIT)
     choice = annotations.DeviceChoice("any", NODE, {"a": (share,)})
     return {names.DEVICES_ANNOTATION: annotations.seal(choice, b"o" * 32)}
 

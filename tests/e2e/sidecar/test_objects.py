@@ -10,7 +10,7 @@ import rig
 import sidecars
 
 from pyvgpu import names
-from pyvgpu.controller.sidecar import settings, shell
+from pyvgpu.controller.sidecar import controller_settings, shell
 from pyvgpu.controller.sidecar.meters import ControllerMeter
 from pyvgpu.kube import apiserver
 
@@ -102,7 +102,9 @@ def test_static_pod_is_left_alone(space, parts):
 def test_two_active_controllers_write_once_and_send_one_event(space):
     create(space, main(), paper.sidecar())
     paper.say(space, "p", paper.ended("main", 0), paper.running("side"))
-    chosen = settings.SidecarSettings(fast_exit=settings.FastExit(rig.FAST_EXIT))
+    chosen = controller_settings.SidecarSettings(
+        fast_exit=controller_settings.FastExit(rig.FAST_EXIT)
+    )
     stop = threading.Event()
     both = [
         threading.Thread(target=controller.run, args=(stop,))

@@ -14,7 +14,7 @@ import webhooks
 from webhooks import DRY, dry_run, plain, refused, sharing
 
 from pyvgpu import names
-from pyvgpu.allocator import annotations, facts
+from pyvgpu.allocator import annotations, datatypes
 from pyvgpu.controller.certs import certificates, serving_certificate
 from pyvgpu.kube import apiserver
 
@@ -42,7 +42,7 @@ def device(space):
         body = {"metadata": {"annotations": {names.NODE_DEVICES_ANNOTATION: text}}}
         space.server.call("PATCH", NODE, body=body, kind=apiserver.MERGE_PATCH)
 
-    one = facts.NodeDevice("GPU-1", 0, 16 * GIB, "Tesla T4")
+    one = datatypes.NodeDevice("GPU-1", 0, 16 * GIB, "Tesla T4")
     put(annotations.publish(annotations.Published(256 << 20, (one,))))
     yield
     put(None)

@@ -3,7 +3,7 @@
 import kit_records
 import pytest
 
-from pyvgpu.calibration import assumptions, measured, record
+from pyvgpu.calibration import assumptions, calibration_record, measured
 
 
 @pytest.fixture
@@ -11,7 +11,7 @@ def lines(tmp_path):
     """Return a function that compares a record with these stages, by the titles of rows."""
 
     def compare(**stages):
-        found = record.load(kit_records.write(tmp_path / "record.json", **stages))
+        found = calibration_record.load(kit_records.write(tmp_path / "record.json", **stages))
         seen = assumptions.RowInputs(found, measured.values(found), measured.model(found))
         return {line.title: line for line in assumptions.compare(seen)}
 

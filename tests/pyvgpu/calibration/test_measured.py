@@ -4,7 +4,7 @@ import kit_records
 import pytest
 
 from pyvgpu import errors
-from pyvgpu.calibration import measured, record
+from pyvgpu.calibration import calibration_record, measured
 
 
 @pytest.fixture
@@ -12,7 +12,7 @@ def values(tmp_path):
     """Return a function that gives the values of a record with these stages."""
 
     def read(**stages):
-        found = record.load(kit_records.write(tmp_path / "record.json", **stages))
+        found = calibration_record.load(kit_records.write(tmp_path / "record.json", **stages))
         return {key: value.value for key, value in measured.values(found).items()}
 
     return read
@@ -132,7 +132,7 @@ def test_more_contexts_are_parts_of_the_first(values):
 )
 def test_memory_kept_by_a_forked_child_is_a_flag(tmp_path, said, keeps, word):
     fork = kit_records.stage(facts={"memory of a killed process with a forked child": said})
-    found = record.load(kit_records.write(tmp_path / "record.json", fork=fork))
+    found = calibration_record.load(kit_records.write(tmp_path / "record.json", fork=fork))
     value = measured.values(found)["fork_keeps"]
     assert (value.value, str(value)) == (keeps, word)
 
@@ -173,13 +173,13 @@ def test_delay_of_nvml_is_found_to_a_millisecond(values, memory_ms, ages_ms, mem
 )
 def test_the_model_is_that_of_the_devices_name(tmp_path, device, total, key):
     facts = kit_records.stage(facts={"device": device}, figures={"memory total": total})
-    found = record.load(kit_records.write(tmp_path / "record.json", facts=facts))
+    found = calibration_record.load(kit_records.write(tmp_path / "record.json", facts=facts))
     assert measured.model(found).key == key
 
 
 def test_a_device_of_no_model_needs_one_named(tmp_path):
     facts = kit_records.stage(facts={"device": "NVIDIA GeForce RTX 4090"})
-    found = record.load(kit_records.write(tmp_path / "record.json", facts=facts))
+    found = calibration_record.load(kit_records.write(tmp_path / "record.json", facts=facts))
     with pytest.raises(errors.UsageError, match="no model for its device, 'NVIDIA GeF"):
         measured.model(found)
     assert measured.model(found, "l40s").key == "l40s"

@@ -6,7 +6,7 @@ import figures
 import kit_records
 import pytest
 
-from pyvgpu.calibration import promises, record
+from pyvgpu.calibration import calibration_record, promises
 
 ROOT = Path(__file__).parents[3]
 
@@ -16,7 +16,7 @@ def judged(tmp_path):
     """Return a function that judges a record with these stages, by the promises' names."""
 
     def judge(**stages):
-        found = record.load(kit_records.write(tmp_path / "record.json", **stages))
+        found = calibration_record.load(kit_records.write(tmp_path / "record.json", **stages))
         return {promise.name: promise for promise in promises.judge(found)}
 
     return judge

@@ -6,16 +6,16 @@ import kit_records
 import pytest
 
 from pyvgpu import errors
-from pyvgpu.calibration import record
+from pyvgpu.calibration import calibration_record
 
 
 def test_a_folder_of_the_kit_is_as_good_as_its_record(tmp_path):
     path = kit_records.write(tmp_path / "out" / "record.json")
-    assert record.load(tmp_path / "out") == record.load(path)
+    assert calibration_record.load(tmp_path / "out") == calibration_record.load(path)
 
 
 def test_facts_and_figures_are_found_by_stage_and_name(tmp_path):
-    found = record.load(
+    found = calibration_record.load(
         kit_records.write(
             tmp_path / "record.json",
             overhead=kit_records.stage(figures={"launch": (10.0, [8, 14])}),
@@ -32,14 +32,14 @@ def test_facts_and_figures_are_found_by_stage_and_name(tmp_path):
 
 def test_a_device_of_the_simulator_is_known_by_its_name(tmp_path):
     facts = kit_records.stage(facts={"device": "pyvgpu simulated H100"})
-    assert record.load(kit_records.write(tmp_path / "r.json", facts=facts)).simulated
+    assert calibration_record.load(kit_records.write(tmp_path / "r.json", facts=facts)).simulated
 
 
 def test_a_missing_record_is_a_usage_error(tmp_path):
     with pytest.raises(errors.UsageError, match="there is no file of that name; must be written"):
-        record.load(tmp_path / "nothing.json")
+        calibration_record.load(tmp_path / "nothing.json")
     with pytest.raises(errors.UsageError, match="there is no record.json; must be written"):
-        record.load(tmp_path)
+        calibration_record.load(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -76,12 +76,14 @@ def test_invalid_records_are_refused_with_the_reason(tmp_path, change, complaint
     change(document)
     path = tmp_path / "record.json"
     path.write_text(json.dumps(document))
-    with pytest.raises(record.RecordError, match=complaint):
-        record.load(path)
+    with pytest.raises(calibration_record.RecordError, match=complaint):
+        calibration_record.load(path)
 
 
 def test_a_record_that_was_cut_short_is_to_be_copied_again(tmp_path):
     path = kit_records.write(tmp_path / "record.json")
     path.write_text(path.read_text()[:-100])
-    with pytest.raises(record.RecordError, match="truncated, or not JSON .*; copy the file again"):
-        record.load(path)
+    with pytest.raises(
+        calibration_record.RecordError, match="truncated, or not JSON .*; copy the file again"
+    ):
+        calibration_record.load(path)

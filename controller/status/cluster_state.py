@@ -1,0 +1,250 @@
+"""State behind the cluster's status page, refreshed every few seconds for nodes that changed.
+
+Nodes and pods are watched as in the scheduler, but into a separate cache that trusts placement
+annotations without verifying their signatures: the page allocates nothing. The reasons for which
+pods wait are computed only while a user views the page, for at most MOST_SORTS shapes at a time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pyvgpu
+from pyvgpu import errors
+from pyvgpu.controller.scheduler import cache, wait_reasons
+from pyvgpu.controller.scheduler.shell import cache_watch
+from pyvgpu.controller.status import agent_documents, guard, node_rows, recent_events
+from pyvgpu.kube import threads
+from pyvgpu.status import documents, history, site
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from pyvgpu.controller.scheduler import pod_request
+    from pyvgpu.http import endpoints, http_messages
+    from pyvgpu.kube import apiserver, informer
+
+    Sort = tuple[pod_request.PodShape, tuple[str, ...]]  # pods with the same request
+
+LOOK_SECONDS = 5.0  # refresh interval
+SYNC_SECONDS = 0.1  # poll interval until all lists are read
+SOON_SECONDS = 1.0  # the page's polling interval while an answer is incomplete
+AT_ONCE = 50  # nodes refreshed per hold of the cache's lock
+MOST_WAITING = 50  # pending pods shown
+MOST_SORTS = 10  # shapes of pending pods that one refresh explains
+WHY_SECONDS = 30.0  # lifetime of an explanation
+WATCHED_SECONDS = 60.0  # pending pods are explained for this long after the last request
+MOST_PROBLEMS = 20
+_LINES = ("promised", "memory", "waiting")
+_ALL = "all"
+_ROOM = "kube-scheduler has not retried since, or something else rules that node out"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StatusSettings:
+    """Settings of the status page."""
+
+    cluster: str  # its name on the page
+    agent_namespace: str
+    agent_port: int
+
+
+class Cluster:
+    """The data and HTTP handlers of a cluster's page; thread-safe."""
+
+    def __init__(
+        self,
+        api: apiserver.ApiServer,
+        settings: StatusSettings,
+        counting: informer.Counting | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self.cache = cache.Cache()
+        self._watch = cache_watch.Following(api, self.cache, lambda: None, _nothing, counting)
+        self._agents = agent_documents.Agents(
+            api, settings.agent_namespace, settings.agent_port, self._touch, counting
+        )
+        self._events = recent_events.RecentEvents(api, counting)
+        self._guard = guard.Guard(api)
+        self._threads = threads.Threads()
+        self._lock = threading.Lock()
+        self._touched: set[str] = set()
+        self.cache.listen(self._touch)
+        self._rows: dict[str, node_rows.NodeRow] = {}
+        self._listed: list[node_rows.NodeRow] = []
+        self._totals = node_rows.totals(())
+        self._lines: history.History[str] = history.History()
+        self._why: dict[Sort, tuple[float, str, str]] = {}  # time, request, reason
+        self._waiting: list[pod_request.PodRequest] = []
+        self._at = 0.0
+        self._watched = -math.inf  # time of the last request
+        self._hurry = threading.Event()  # set: refresh now
+
+    def run(self, stop: threading.Event) -> None:
+        """Refresh until *stop*."""
+        parts = (*self._watch.parts, self._agents.run, *self._events.parts)
+        self._threads.start(*(_bound(part, stop) for part in parts))
+        while not stop.is_set():
+            self._hurry.wait(LOOK_SECONDS if self._at else SYNC_SECONDS)
+            self._hurry.clear()
+            if not self.missing:
+                self.look()
+
+    @property
+    def missing(self) -> str:
+        """What was not read yet; empty once everything was."""
+        agents_missing = (
+            "" if self._agents.synced.is_set() else "the agents have not been read yet"
+        )
+        return self._watch.missing or agents_missing
+
+    def alive(self) -> str:
+        """Return which thread failed; empty if all run."""
+        return self._threads.alive()
+
+    @property
+    def nodes(self) -> int:
+        """The number of nodes shown."""
+        return len(self._rows)
+
+    def routes(self) -> dict[str, endpoints.Route]:
+        """Return the HTTP handlers by path."""
+        return site.routes(self._answer)
+
+    def look(self) -> None:
+        """Refresh the rows of changed nodes, the pending pods and the history."""
+        with self._lock:
+            touched, self._touched = self._touched, set()
+        known = dict(self._rows)
+        for some in _some(list(touched)):
+            with self.cache.lock:
+                for name in some:
+                    info = self.cache.nodes.get(name)
+                    known.pop(name, None)
+                    if info is not None:
+                        known[name] = node_rows.row_of(info, self._agents.trouble(name))
+        if touched:
+            self._rows = known
+            self._listed = sorted(known.values(), key=lambda row: row.order)
+            self._totals = node_rows.totals(self._listed)
+        with self.cache.lock:
+            found = [pod for pod in self.cache.pods.values() if pod.waits]
+        self._waiting = sorted(found, key=lambda pod: (-pod.priority, pod.created, pod.key))
+        if time.monotonic() < self._watched + WATCHED_SECONDS:
+            self._find_out()
+        sums = self._totals
+        promised = round(1000 * sums["promised"] / (sums["devices"] or 1))
+        memory = round(1000 * sums["promisedBytes"] / (sums["memoryBytes"] or 1))
+        self._lines.add({_ALL: (promised, memory, len(found))})
+        self._at = self._clock()
+
+    def _answer(self, asked: endpoints.HttpRequest) -> http_messages.HttpResponse:
+        verdict = self._guard.judge(asked.fields)
+        if verdict.code != 200:
+            more = {"WWW-Authenticate": "Bearer"} if verdict.code == 401 else None
+            return site.refusal(verdict.code, verdict.why, more)
+        try:
+            return site.answer(asked, self.document(asked.query))
+        except errors.UsageError as exc:
+            return site.refusal(400, str(exc))
+        except errors.DataError as exc:
+            return site.refusal(404, str(exc))
+        except errors.UnavailableError as exc:
+            return site.refusal(503, str(exc))
+
+    def document(self, query: Mapping[str, str]) -> dict[str, Any]:
+        """Return the document that *query* selects.
+
+        UsageError for an invalid query, DataError for an unknown node, UnavailableError until
+        everything was read.
+        """
+        wanted = node_rows.read(query)
+        if self.missing or not self._at:
+            raise errors.UnavailableError(self.missing or "the first refresh has not finished")
+        if time.monotonic() >= self._watched + WATCHED_SECONDS:
+            self._hurry.set()
+        self._watched = time.monotonic()
+        if query.get("node"):
+            return self._node(query["node"])
+        waiting_rows = [self._row(pod) for pod in self._waiting[:MOST_WAITING]]
+        known = all(row["why"] for row in waiting_rows)
+        return {
+            "kind": "cluster",
+            "cluster": self._settings.cluster,
+            "version": pyvgpu.__version__,
+            "at": documents.when(self._at),
+            "seconds": LOOK_SECONDS if known else SOON_SECONDS,
+            "totals": self._totals,
+            "lines": self._lines.lines(_ALL, _LINES),
+            "problems": list(self._problems()),
+            "waiting": {"count": len(self._waiting), "rows": waiting_rows},
+            "nodes": node_rows.chosen(self._listed, wanted),
+            "events": self._events.document(),
+        }
+
+    def _problems(self) -> Iterator[dict[str, str]]:
+        troubled = [row for row in self._listed if row.troubled and row.state != "cordoned"]
+        for row in troubled[:MOST_PROBLEMS]:
+            yield documents.problem(row.name, row.why)
+        if len(troubled) > MOST_PROBLEMS:
+            more = len(troubled) - MOST_PROBLEMS
+            yield documents.problem("nodes", f"{more} more: show only those with a problem")
+
+    def _row(self, pod: pod_request.PodRequest) -> dict[str, Any]:
+        _, asked, why = self._why.get((pod.shape, pod.names), (0.0, "", ""))
+        return {
+            "pod": pod.key,
+            "asks": asked,
+            "since": documents.when(pod.created),
+            "priority": pod.priority,
+            "why": pod.trouble or why,
+        }
+
+    def _find_out(self) -> None:
+        """Explain the pending pods shown whose reason is unknown or older than WHY_SECONDS."""
+        now = time.monotonic()
+        sorts = {(pod.shape, pod.names): pod for pod in reversed(self._waiting[:MOST_WAITING])}
+        known = {sort: reason for sort, reason in self._why.items() if sort in sorts}
+        late = [sort for sort in sorts if sort not in known or now >= known[sort][0] + WHY_SECONDS]
+        for sort in late[:MOST_SORTS]:
+            why = wait_reasons.look(self.cache, sorts[sort])
+            hint = f"; {_ROOM}" if why.fitting else ""
+            known[sort] = now, why.asked, f"{why.event()}{hint}"
+        self._why = known
+
+    def _node(self, name: str) -> dict[str, Any]:
+        """Return a node's document from its agent; if that is silent, without measured use."""
+        row = self._rows.get(name)
+        if row is None:
+            raise errors.DataError(f"node {name[:80]!r}: must be one that has pyvgpu devices")
+        try:
+            return {**self._agents.ask(name), "node": name}
+        except errors.UnavailableError as exc:
+            with self.cache.lock:
+                info = self.cache.nodes.get(name)
+                devices = node_rows.without_agent(info) if info is not None else []
+            problem = documents.problem("agent", f"{exc}, so measured use is unknown")
+            return documents.node(name, self._at, LOOK_SECONDS, devices, problems=[problem])
+
+    def _touch(self, name: str) -> None:
+        with self._lock:
+            self._touched.add(name)
+
+
+def _some(names: list[str]) -> Iterator[list[str]]:
+    for first in range(0, len(names), AT_ONCE):
+        yield names[first : first + AT_ONCE]
+
+
+def _bound(part: Callable[[threading.Event], None], stop: threading.Event) -> Callable[[], None]:
+    return lambda: part(stop)
+
+
+def _nothing() -> None:
+    """Do nothing: this cache schedules no pods, so freed capacity wakes none."""

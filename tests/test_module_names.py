@@ -1,0 +1,25 @@
+"""A module is found by its name: no two modules of the product have the same file name.
+
+A module of a command, in pyvgpu/cli or pyvgpu/cli/kubectl, has the command's name.
+"""
+
+import collections
+
+import pure
+
+from pyvgpu.cli.main import COMMANDS
+
+FOLDERS = ("pyvgpu", "deviceplugin", "controller", "volumes")
+COMMAND_FILES = {f"{module.rpartition('.')[2]}.py" for _, module, _ in COMMANDS}
+
+
+def test_no_two_modules_have_one_name():
+    found = [path for folder in FOLDERS for path in (pure.ROOT / folder).rglob("*.py")]
+    assert len(found) > 300
+    files = collections.Counter(
+        path.name
+        for path in found
+        if not ("cli" in path.parts and path.name in COMMAND_FILES)
+        and path.name not in ("__init__.py", "__main__.py")
+    )
+    assert [name for name, count in files.items() if count > 1] == []

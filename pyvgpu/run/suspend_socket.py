@@ -56,7 +56,7 @@ def request(
             found = supervisor.ask(question)
         if "busy" not in found:
             raise errors.UnavailableError(
-                f"{promise.holder.name}: was started by an older pyvgpu, which cannot suspend it"
+                f"{promise.name}: was started by an older pyvgpu, which cannot suspend it"
             )
         if not found["busy"]:
             return log.printable(str(found["text"]))
@@ -66,7 +66,7 @@ def request(
 
 def send(promise: LiveReservation, order: suspender.SuspendOrder) -> str:
     """Like :func:`request`, with the name of the run before the line or the error."""
-    name = promise.holder.name
+    name = promise.name
     try:
         return f"{name}: {request(promise, order, time.sleep)}"
     except errors.PyVgpuError as exc:

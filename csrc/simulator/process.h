@@ -49,8 +49,10 @@ CUresult process_start(const int *devices, int count);
 /* The error of a call of this name that may not go on. */
 CUresult process_refusal(const char *name);
 
-extern __thread unsigned int process_depth; /* of calls in progress, one within the other */
-extern __thread struct machine_inside *process_inside; /* the thread's counter; NULL: no call yet */
+/* In static TLS, which also exists where a statically linked program has opened this library. */
+#define PROCESS_STATIC_TLS __attribute__((tls_model("initial-exec")))
+extern __thread unsigned int process_depth PROCESS_STATIC_TLS; /* calls, one within the other */
+extern __thread struct machine_inside *process_inside PROCESS_STATIC_TLS; /* NULL: no call yet */
 
 /* Ends with the function that it is declared in. */
 struct process_call {

@@ -3,9 +3,9 @@
 import laws
 import pytest
 import share_rows
-from rows import Kept, Row, Settled
+from share_rows import Kept, Row, Settled
 from scores import Due
-from stage import Scene, Tenant
+from scene_runs import Scene, Tenant
 
 MS = 1_000_000
 TENANT = Tenant(30, "async", MS)

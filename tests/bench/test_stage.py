@@ -8,7 +8,7 @@ import pytest
 import scene_clock
 import scene_runs
 import scores
-from stage import Scene, Tenant
+from scene_runs import Scene, Tenant
 
 MS = 1_000_000
 SECOND = 1000 * MS

@@ -17,6 +17,8 @@ WITHOUT = {
     "ps": ((), 0),
     "top": (("--once", "--interval", "0.1"), 0),
     "set": (("no-such-run", "--vcore", "5"), 64),
+    "suspend": (("no-such-run",), 64),
+    "resume": (("no-such-run",), 64),
     "cdi": (("--simulate", "h100", "--devices"), 0),
     "uninstall": (("--dry-run",), 0),
     "replay": (("no-such-file.json",), 69),

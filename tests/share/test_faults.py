@@ -12,7 +12,7 @@ import laws
 import pytest
 import scene_runs
 import scores
-from stage import ARBITER, Event, Scene, Tenant
+from scene_runs import ARBITER, Event, Scene, Tenant
 
 US, MS = 1_000, 1_000_000
 SECOND = 1000 * MS

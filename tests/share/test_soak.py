@@ -20,7 +20,7 @@ import pytest
 import rights
 import scene_runs
 import scores
-from stage import ARBITER, SECOND_NS, Event, Scene, Tenant
+from scene_runs import ARBITER, SECOND_NS, Event, Scene, Tenant
 
 SECONDS = int(os.environ.get("PYVGPU_SOAK_SECONDS", "20"))
 SEED = int(os.environ.get("PYVGPU_SOAK_SEED", "1"))

@@ -15,7 +15,7 @@ HELM := 3.22.0
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # one venv, into which one pip at a time installs
-.PHONY: help build demo test test-slow gpu-kit gpu-rehearsal fire test-share test-locks soak soak-claims soak-share test-browser browser-pictures terminal-pictures test-clients test-drivers test-slurm wheels dist release manifests images cross sanitize test-gpu e2e lint format docs reference bench bench-share bench-replay bench-sidecar bench-agent bench-agent-load bench-claims bench-claim-pods bench-webhook bench-filter bench-compiled bench-scheduler pictures clean
+.PHONY: help build demo test test-slow gpu-kit gpu-rehearsal fire test-share test-locks soak soak-claims soak-share test-browser browser-pictures terminal-pictures test-clients test-drivers test-slurm wheels dist release manifests images cross sanitize test-gpu e2e e2e-kinds lint format docs reference bench bench-share bench-replay bench-sidecar bench-agent bench-agent-load bench-claims bench-claim-pods bench-webhook bench-filter bench-compiled bench-scheduler pictures clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -260,6 +260,9 @@ pictures: $(VENV)/.picture-tools ## update the tables and pictures of the docs f
 
 e2e: build $(VENV)/.cluster-tools ## end-to-end tests in a real Kubernetes; SUITE=sidecar runs one suite
 	@BIN=$(BIN) tests/e2e/run "$(SUITE)" $(PYTESTFLAGS)
+
+e2e-kinds: build $(VENV)/.cluster-tools ## a short suite on other kinds of clusters, such as IPv6-only; KIND=ipv6 runs one
+	@BIN=$(BIN) tests/e2e/kinds/run "$(KIND)" $(PYTESTFLAGS)
 
 clean: ## remove build outputs, keep .venv
 	@rm -rf build dist $(VENV)/.built

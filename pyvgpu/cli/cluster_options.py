@@ -103,7 +103,7 @@ def add_served(parser: argparse.ArgumentParser, name: str, of: str, clients: str
     add = parser.add_argument
     add("--name", metavar="NAME", default=name, help=f"name of its {of} (%(default)s)")
     text = f"address to listen on for {clients} (%(default)s)"
-    add("--serve", metavar="ADDRESS", default="0.0.0.0:8443", help=text)
+    add("--serve", metavar="ADDRESS", default="[::]:8443", help=text)
 
 
 def connect(options: argparse.Namespace, meter: api_metrics.Meter) -> apiserver.ApiServer:

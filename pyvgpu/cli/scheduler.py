@@ -42,7 +42,7 @@ client.crt and client.key, which identify it.
 _EXAMPLES = """\
 examples:
   pyvgpu scheduler
-  pyvgpu scheduler --policy spread --listen 0.0.0.0:9473
+  pyvgpu scheduler --policy spread --listen [::]:9473
   pyvgpu scheduler --client-authority /etc/kubernetes/ca.crt --client-name system:kube-scheduler
 """
 

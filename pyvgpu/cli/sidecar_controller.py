@@ -23,7 +23,7 @@ _EXAMPLES = """\
 examples:
   pyvgpu sidecar-controller
   pyvgpu sidecar-controller --kubeconfig ~/.kube/config --namespace default
-  pyvgpu sidecar-controller --config /etc/pyvgpu/sidecars.yaml --listen 0.0.0.0:9470
+  pyvgpu sidecar-controller --config /etc/pyvgpu/sidecars.yaml --listen [::]:9470
 """
 
 

@@ -26,7 +26,7 @@ cluster; the API server authenticates it, and authorizes its user to `{guard.VER
 _EXAMPLES = """\
 examples:
   pyvgpu status-page
-  pyvgpu status-page --cluster frankfurt --listen 0.0.0.0:9476
+  pyvgpu status-page --cluster frankfurt --listen [::]:9476
   pyvgpu status-page --kubeconfig ~/.kube/config --serve 127.0.0.1:8443
 """
 

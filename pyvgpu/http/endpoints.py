@@ -140,8 +140,9 @@ def _listen(address: tuple[str, int], pages: Pages, option: str) -> http_server.
         )
     except OSError as exc:
         host, port = address
+        shown = f"[{host}]" if ":" in host else host
         raise errors.UnavailableError(
-            f"{option} {host}:{port}: {exc.strerror or exc}; use another port, such as "
+            f"{option} {shown}:{port}: {exc.strerror or exc}; use another port, such as "
             f"{port % 65535 + 1}"
         ) from exc
 

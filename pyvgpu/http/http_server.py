@@ -199,7 +199,7 @@ class HttpServer:
             if not self._has_place():
                 accepted.close()
                 continue
-            place = _ConnectionSlot(accepted, str(address[0]))
+            place = _ConnectionSlot(accepted, str(address[0]).removeprefix(_MAPPED))
             self._places[place] = self._awaited[place] = None
             place.opening = loop.create_task(self._open(loop, manager, place))
 
@@ -397,6 +397,7 @@ class _Connection(web.RequestHandler):
             self.transport.abort()
 
 
+_MAPPED = "::ffff:"  # before an IPv4 peer's address on a socket for both families
 _quiet = logging.getLogger(f"{__name__}.requests")
 _quiet.setLevel(logging.CRITICAL)  # otherwise any client could fill the log
 

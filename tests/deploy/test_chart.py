@@ -130,6 +130,14 @@ def test_second_scheduler_samples_all_nodes_and_authenticates():
     assert "serviceaccount:pyvgpu:kube-scheduler" in status[0]["expression"]
 
 
+def test_ipv6_address_of_the_scheduler_is_in_brackets_in_urls_alone():
+    things = made(*SECOND, "scheduler.clusterIP=fd00:96::50")
+    text = things["ConfigMap", "kube-scheduler"]["data"]["config.yaml"]
+    (extender,) = yaml.safe_load(text)["extenders"]
+    assert extender["urlPrefix"] == "https://[fd00:96::50]/scheduler"
+    assert things["Service", "pyvgpu-scheduler"]["spec"]["clusterIP"] == "fd00:96::50"
+
+
 def test_cgroups_are_mounted_only_for_driver_limits():
     for settings, seen, option in (
         ((), True, False),

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import http.client
+import re
 import socket
 import struct
 import threading
@@ -199,6 +200,17 @@ def test_addresses(text, address):
 def test_invalid_addresses_are_refused(text):
     with pytest.raises(errors.UsageError, match="such as 9470"):
         endpoints.read_address(text)
+
+
+def test_address_of_ipv6_is_in_brackets_where_it_is_refused():
+    shown = endpoints.Pages(lambda: b"")
+    with endpoints.serving("[::1]:0", shown) as port:
+        at = f"[::1]:{port}"
+        with (
+            pytest.raises(errors.UnavailableError, match=re.escape(f"--listen {at}: ")),
+            endpoints.serving(at, shown),
+        ):
+            pass
 
 
 def test_an_address_in_use_is_refused():

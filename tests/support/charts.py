@@ -55,7 +55,7 @@ def values(**changes: Any) -> dict[str, Any]:
         "agent": {
             "state": str(place / "pyvgpu/state"),
             "run": str(place / "pyvgpu/run"),
-            "kubelet": str(place / "kubelet"),
+            "kubelet": os.environ.get("CLUSTER_KUBELET", str(place / "kubelet")),
         },
         "sidecar": {
             "runtime": str(place / "containerd/containerd.sock"),

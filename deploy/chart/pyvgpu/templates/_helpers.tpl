@@ -120,6 +120,11 @@ managedResources:
 {{- end }}
 {{- end -}}
 
+{{/* The fixed address of the scheduler's Service as the host of a URL: IPv6 has brackets. */}}
+{{- define "pyvgpu.schedulerAddress" -}}
+{{- with .Values.scheduler.clusterIP }}{{ if contains ":" . }}[{{ . }}]{{ else }}{{ . }}{{ end }}{{ end }}
+{{- end -}}
+
 {{/* Configuration of the second kube-scheduler. */}}
 {{- define "pyvgpu.kubeSchedulerConfiguration" -}}
 apiVersion: kubescheduler.config.k8s.io/v1
@@ -133,7 +138,7 @@ leaderElection:
 profiles:
 - schedulerName: {{ .Values.kubeScheduler.name }}
 extenders:
-- urlPrefix: https://{{ .Values.scheduler.clusterIP | default (printf "pyvgpu-scheduler.%s.svc" .Release.Namespace) }}/scheduler
+- urlPrefix: https://{{ include "pyvgpu.schedulerAddress" . | default (printf "pyvgpu-scheduler.%s.svc" .Release.Namespace) }}/scheduler
   tlsConfig:
     serverName: pyvgpu-scheduler.{{ .Release.Namespace }}.svc
     caFile: /extender/ca.crt

@@ -1,4 +1,4 @@
-"""Fixtures: the chart with a second kube-scheduler, installed on the kind of cluster under test."""
+"""Fixtures: the chart with a second kube-scheduler, on the kind of cluster under test."""
 
 import ipaddress
 import json

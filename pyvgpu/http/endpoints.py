@@ -140,9 +140,9 @@ def _listen(address: tuple[str, int], pages: Pages, option: str) -> http_server.
         )
     except OSError as exc:
         host, port = address
-        shown = f"[{host}]" if ":" in host else host
+        bracketed = f"[{host}]" if ":" in host else host
         raise errors.UnavailableError(
-            f"{option} {shown}:{port}: {exc.strerror or exc}; use another port, such as "
+            f"{option} {bracketed}:{port}: {exc.strerror or exc}; use another port, such as "
             f"{port % 65535 + 1}"
         ) from exc
 

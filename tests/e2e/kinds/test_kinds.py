@@ -107,8 +107,8 @@ def test_share_is_placed_by_the_second_scheduler_and_enforced(space, script):
 
 def test_pod_beyond_the_node_waits_until_a_device_is_free(space):
     for name in ("one", "two"):
-        start(space, name, 100)
-    space.create("pods", pod("three", container("a", 100, UNITS, STAYS)))
+        start(space, name, 90)
+    space.create("pods", pod("three", container("a", 90, UNITS, STAYS)))
     space.until("pods", "three", is_unschedulable)
     space.server.call("DELETE", space.path("pods", "one"))
     space.until("pods", "three", lambda current: rig.runs(current, "a"))

@@ -39,8 +39,10 @@ class Configured:
     of: Mapping[str, Api] = dataclasses.field(default_factory=dict)  # by UUID
 
     def api(self, uuid: str) -> Api:
-        """Return the configured API of a device."""
-        return self.of.get(uuid, self.default)
+        """Return the configured API of a device; MIG devices have no time slices."""
+        api = self.of.get(uuid, self.default)
+        sliced_instance = api is Api.TIME_SLICES and uuid.startswith(names.MIG_UUID_PREFIX)
+        return Api.PLUGIN if sliced_instance else api
 
     def any_of(self, api: Api) -> bool:
         """Whether any device is configured for *api*, or would be if it was there."""
@@ -69,6 +71,11 @@ def parse(words: Iterable[str], default: Api) -> Configured:
         elif not uuid.startswith(("GPU-", names.MIG_UUID_PREFIX)) or uuid in own:
             wrong = "is given twice" if uuid in own else "is not the UUID of a device"
             raise errors.UsageError(f"--allocation-api {word!r}: {uuid!r} {wrong}; {_EXAMPLE}")
+        elif api is Api.TIME_SLICES and uuid.startswith(names.MIG_UUID_PREFIX):
+            raise errors.UsageError(
+                f"--allocation-api {word!r}: a MIG device has no time slices; must be plugin or "
+                f"dra, such as {uuid}=plugin"
+            )
         else:
             own[uuid] = api
     return Configured(default, own)

@@ -19,7 +19,7 @@ def nothing() -> None:
 
 
 class Parts:
-    """Components that run concurrently; if one fails, all end, and kubelet restarts the agent."""
+    """Components that run concurrently; if one returns or fails, all end."""
 
     def __init__(self) -> None:
         self._parts: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {}
@@ -39,7 +39,7 @@ class Parts:
         return self._ended.wait(seconds)
 
     def run(self) -> None:
-        """Run all components until :meth:`stop` or a failure, which is raised."""
+        """Run all components until :meth:`stop`, or until one ends; raise its failure, if any."""
         threads = [
             threading.Thread(target=self._guarded, args=(run,), name=name)
             for name, (run, _) in self._parts.items()

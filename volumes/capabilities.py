@@ -1,4 +1,4 @@
-"""Capability nodes of the driver, by which a process may use a MIG device or see all of them.
+"""Device nodes of the driver's capabilities: permission to use one MIG device, or to see all.
 
 The kernel driver lists them in /proc, one file each, and numbers them; their nodes are
 /dev/nvidia-caps/nvidia-cap<minor>. NVIDIA's tools create a node when it is first needed, so it may

@@ -5,8 +5,9 @@ server's pods, and our own reservations until the API server has them, too. So i
 from the API server alone at any moment, and two caches built from the same objects are equal.
 
 A reservation begins before the bind request is sent, and ends when the pod is deleted, has
-ended, or was surely not bound. A bind without an answer does not expire: after its deadline it is
-in doubt, and the binder has to find out. One lock guards everything; nothing here blocks.
+ended, or is known not to have been bound. A bind without an answer does not expire: after its
+deadline it is in doubt, and the binder has to find out. One lock guards everything; nothing here
+blocks.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Cache:
         self.nodes: dict[str, NodeInfo] = {}
         self.pods: dict[
             str, pod_request.PodRequest
-        ] = {}  # by namespace/name; few of them have ended
+        ] = {}  # by namespace/name; of pods that have ended only those of gangs that succeeded
         self.gangs: dict[str, dict[str, pod_request.PodRequest]] = {}  # their pods, by uid
         self._promises: dict[str, Reservation] = {}  # by uid
         self._pending: dict[str, Reservation] = {}  # those that are not BOUND
@@ -79,9 +80,9 @@ class Cache:
         self.see_node(name, None)
 
     def see_pod(self, key: str, pod: pod_request.PodRequest | None) -> None:
-        """Update the pod called *key*; None: there is none that has devices of ours.
+        """Update the pod called *key*; None: it is gone, or requests none of our devices.
 
-        A known pod of the same name and another uid is gone.
+        If a known pod has this key and another uid, that pod is gone.
         """
         with self.lock:
             before = self.pods.get(key)
@@ -113,7 +114,7 @@ class Cache:
     def reserve(self, pod: pod_request.PodRequest, node: str, now: float) -> Shares:
         """Reserve devices of *node* for binding *pod* there; return the shares.
 
-        Idempotent. explain.Refused, or UnavailableError, if that is impossible.
+        Idempotent. placement_explanation.Refused, or UnavailableError, if that is impossible.
         """
         with self.lock:
             promise = self._promises.get(pod.uid)
@@ -139,7 +140,7 @@ class Cache:
     def choose(self, pod: pod_request.PodRequest, node: str, but: tuple[str, ...] = ()) -> Shares:
         """Return the shares that *pod* would get on *node* if the pods *but* held none there.
 
-        explain.Refused if it does not fit.
+        placement_explanation.Refused if it does not fit; UnavailableError for an invalid request.
         """
         if pod.trouble:
             raise errors.UnavailableError(pod.trouble)
@@ -183,7 +184,7 @@ class Cache:
         return self._promises.get(uid)
 
     def release(self, uid: str) -> None:
-        """Drop the reservation of a pod that no request sent so far has bound or can bind."""
+        """Drop a reservation, unless BOUND. No request sent so far may still bind the pod."""
         with self.lock:
             promise = self._promises.get(uid)
             if promise is not None and promise.state is not Certainty.BOUND:
@@ -261,7 +262,7 @@ class Cache:
         self._put(Reservation(pod, pod.node, Certainty.BOUND, pod.held, shares))
 
     def _doubt(self, promise: Reservation) -> None:
-        """Put the bind of a pod in doubt that was bound and is not any more.
+        """Put in doubt the bind of a pod that was bound and no longer is.
 
         That happens where the API server's data was restored from a backup.
         """

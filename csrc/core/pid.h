@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-/* Inode number of a machine's initial PID namespace, in every kernel that has one. */
+/* Inode number of the machine's initial PID namespace, the same since Linux 3.8. */
 #define PID_NAMESPACE_HOST 0xeffffffcU
 
 /* The inode number of this process's PID namespace; 0 if /proc does not say. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* heap.h -- addresses and bytes of one device in this process; does not charge them.
+/* heap.h -- allocates one device's memory in this process; does not count it against the device.
  *
  * A heap has a range of addresses that no program can use as host addresses, and a sparse file with
  * the bytes, mapped elsewhere. It is cut into blocks of 2 MiB: a large allocation is a run of
@@ -16,12 +16,12 @@
 
 #define HEAP_BLOCK UINT64_C(0x200000)
 #define HEAP_UNIT  UINT64_C(512)
-#define HEAP_LARGE UINT64_C(0x100001) /* from here on whole blocks */
+#define HEAP_LARGE UINT64_C(0x100001) /* allocations of this size and more take whole blocks */
 
 enum { HEAP_CLASSES = 24 };
 
 /* Small allocations of one group share no block with those of the other. */
-enum heap_group { HEAP_PLAIN, HEAP_COUNTED /* its blocks are counted */, HEAP_GROUPS };
+enum heap_group { HEAP_PLAIN, HEAP_COUNTED /* charged by the block */, HEAP_GROUPS };
 
 struct allocation {
     uint64_t base;
@@ -48,7 +48,7 @@ struct heap {
     pthread_mutex_t lock;
     uint64_t base;
     uint64_t span;
-    uint8_t *bytes; /* what base is mapped to */
+    uint8_t *bytes; /* host address of the bytes of base */
     int fd;         /* of the file, to map parts of it again */
     dev_t file_device;
     ino_t file_inode;

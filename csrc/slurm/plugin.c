@@ -138,6 +138,20 @@ static int command_add_shards(struct command *command, spank_t spank, uint32_t s
     return command_add_option(command, "gpus", value);
 }
 
+/* Add NAME=VALUE of plugstack.conf; no name may replace what Slurm says of the job. */
+static int command_add_setting(struct command *command, const char *setting)
+{
+    static const char *const names[] = {"driver-libraries", "shards-per-gpu", "simulate"};
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+        size_t length = strlen(names[i]);
+
+        if (strncmp(setting, names[i], length) == 0 && setting[length] == '=')
+            return command_add_option(command, names[i], setting + length + 1);
+    }
+    return -1;
+}
+
 static int command_fill(struct command *command, spank_t spank, uint32_t step, int count,
                         char **arguments)
 {
@@ -154,16 +168,8 @@ static int command_fill(struct command *command, spank_t spank, uint32_t step, i
              command_add_number(command, "user", user) || command_add_shards(command, spank, step);
     for (int i = 0; i < 2 && !result; i++)
         result = options[i] && command_add_option(command, names[i], options[i]);
-    for (int i = 0; i < count && !result; i++) { /* of plugstack.conf: NAME=VALUE */
-        char *value = strchr(arguments[i], '=');
-        char name[LONGEST_VALUE];
-
-        result = !value || value - arguments[i] >= LONGEST_VALUE;
-        if (!result) {
-            snprintf(name, sizeof(name), "%.*s", (int) (value - arguments[i]), arguments[i]);
-            result = command_add_option(command, name, value + 1);
-        }
-    }
+    for (int i = 0; i < count && !result; i++)
+        result = command_add_setting(command, arguments[i]);
     return result ? -1 : 0;
 }
 
@@ -255,7 +261,8 @@ int slurm_spank_init_post_opt(spank_t spank, int count, char **arguments)
     if (!step_is_ours(spank))
         return 0;
     if (command_fill(&command, spank, step, count, arguments) != 0) {
-        plugin_fail("an option is too long, or an argument in plugstack.conf is not NAME=VALUE");
+        plugin_fail("an option is too long, or an argument in plugstack.conf is none of "
+                    "shards-per-gpu=N, driver-libraries=DIR and simulate=MODEL");
         return 0;
     }
     if (pipe2(alive, O_CLOEXEC) != 0) {

@@ -46,7 +46,7 @@ class SearchBudget:
 def place(
     node: datatypes.NodeDevices, pod: datatypes.Pod
 ) -> dict[str, tuple[datatypes.NodeShare, ...]]:
-    """Return the shares by container name; explain.Refused if the pod does not fit."""
+    """Return the shares by container name; placement_explanation.Refused if it does not fit."""
     placed = find(free_capacity.of(node), pod)
     if placed is None:
         raise placement_explanation.Refused(placement_explanation.reasons(node, pod))

@@ -55,9 +55,9 @@ def orphaned(
     for link in links:
         if not link.word & _EXPORT or link.slot in alive or link.slot < 0:
             continue
-        # Only a shim can find out whether a descriptor is open.
-        coming = alive and link.word & (_CARRIED | _UNTRACKED)
-        if coming or link.key in opened:
+        # Only a shim can find out whether a descriptor is open: assume that it is.
+        may_open = alive and link.word & (_CARRIED | _UNTRACKED)
+        if may_open or link.key in opened:
             place = link.device, link.slot
             left[place] = left.get(place, 0) + link.bytes
     return tuple(
@@ -73,7 +73,7 @@ def orphaned(
 def opened(
     links: Sequence[SharedEntry], devices: int, charged: Callable[[int, int], int]
 ) -> dict[int, tuple[int, ...]]:
-    """Return, by slot, the bytes by device of other slots' exports that it has open.
+    """Return, by slot and device, the bytes of other slots' exports that the slot has open.
 
     Limited for each exporting slot to its *charged* bytes (by slot and device): a process can
     write links of memory that does not exist.

@@ -107,7 +107,7 @@ def of_device(found: Mapping[int, int], minor: int) -> int:
         known = ", ".join(f"{gpu}: {count}" for gpu, count in sorted(found.items())) or "none"
         raise errors.UnavailableError(
             f"`slurmd -G` shows no shards of GPU {minor} (known: {known}): gres.conf must have "
-            f"`Name=shard Count=8 File=/dev/nvidia{minor}`, or plugstack.conf shards=8"
+            f"`Name=shard Count=8 File=/dev/nvidia{minor}`, or plugstack.conf shards-per-gpu=8"
         )
     return found[minor]
 

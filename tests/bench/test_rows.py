@@ -3,9 +3,9 @@
 import laws
 import pytest
 import share_rows
-from share_rows import Kept, Row, Settled
-from scores import Due
 from scene_runs import Scene, Tenant
+from scores import Due
+from share_rows import Kept, Row, Settled
 
 MS = 1_000_000
 TENANT = Tenant(30, "async", MS)

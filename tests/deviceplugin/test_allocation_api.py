@@ -36,12 +36,18 @@ def test_door_options_are_parsed(words, default, wanted):
         ([f"{A}="], "'' is not an allocation API"),
         (["a=dra"], "'a' is not the UUID of a device; such as dra, or GPU-"),
         ([f"{A}=dra", f"{A}=plugin"], "'GPU-a' is given twice"),
+        (["MIG-a=time-slices"], "a MIG device has no time slices; must be plugin or dra"),
     ],
 )
 def test_invalid_door_is_refused_with_rule_and_example(words, said):
     with pytest.raises(errors.UsageError, match="--allocation-api") as caught:
         allocation_api.parse(words, Api.PLUGIN)
     assert said in str(caught.value)
+
+
+def test_mig_devices_keep_shares_where_all_devices_have_time_slices():
+    configured = Configured(Api.TIME_SLICES)
+    assert (configured.api(A), configured.api("MIG-a")) == (Api.TIME_SLICES, Api.PLUGIN)
 
 
 @pytest.mark.parametrize(

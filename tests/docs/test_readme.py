@@ -124,4 +124,6 @@ def test_the_picture_of_top_shows_three_runs():
 def test_the_newest_record_is_named():
     newest = max((ROOT / "benchmarks" / "results" / "gpu").glob("*.json")).stem
     readme = " ".join((ROOT / "README.md").read_text().split())
-    assert re.search(rf"The newest record of a GPU is of an? \w+, {newest[:10]} ", readme)
+    assert re.search(
+        rf"The latest measurements on a real GPU are of an? \w+, on {newest[:10]} ", readme
+    )

@@ -27,7 +27,7 @@ def test_driver_releases_match_the_tests(status):
 
 def test_kubernetes_release_matches_the_e2e_cluster(status):
     script = (ROOT / "tests/e2e/cluster/cluster").read_text()
-    (release,) = re.findall(r"^KUBERNETES=(\d+\.\d+)\.", script, re.M)
+    (release,) = re.findall(r"^NEWEST=(\d+\.\d+)\.", script, re.M)
     assert f"a real Kubernetes {release} " in status
 
 

@@ -21,6 +21,7 @@ WITHOUT = {
     "resume": (("no-such-run",), 64),
     "cdi": (("--simulate", "h100", "--devices"), 0),
     "uninstall": (("--dry-run",), 0),
+    "slurm-plugin": (("--include", "nowhere"), 64),
     "replay": (("no-such-file.json",), 69),
     "mirror": (("--dry-run", "--driver-root", "."), 69),
     "flexvolume": (("init",), 0),

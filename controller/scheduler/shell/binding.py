@@ -113,7 +113,7 @@ class Binder:
         self._sent: dict[str, tuple[str, float]] = {}  # by uid, unanswered: version, time
 
     def bind(self, judged: Judged, node: str) -> None:
-        """Bind a pod to *node*; NotBoundError, or explain.Refused if it does not fit."""
+        """Bind a pod to *node*; NotBoundError, or Refused (placement_explanation) if not fit."""
         uid = judged.pod.uid
         if not self._is_current(NEWS_SECONDS):
             raise NotBoundError(f"pod {judged.pod.key}: the watches of the API server are broken")

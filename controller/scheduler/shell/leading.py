@@ -1,8 +1,9 @@
 """Route the Service to the leader by a label on the leader's own pod.
 
-All replicas are ready, so that a rollout does not wait for one that cannot lead yet, and
-kube-scheduler reaches the one that answers. A leader that died still has the label: the next
-leader removes it. Writes to the same pod also requeue waiting pods: see ``waking``.
+Readiness cannot select the leader: a rollout would wait for a replica that cannot lead yet. So all
+replicas are ready, and the label selects the leader, the only one that answers kube-scheduler. A
+leader that died still has the label: the next leader removes it. Writes to the same pod also
+requeue waiting pods: see ``requeue``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ LEADS = "leads"  # its value
 
 
 class OwnPod:
-    """The pod that this process runs in; without a name there is none, and nothing is written."""
+    """The pod of this process; with an empty *name* there is none, and nothing is written."""
 
     def __init__(self, api: apiserver.ApiServer, namespace: str, name: str) -> None:
         self._api = api

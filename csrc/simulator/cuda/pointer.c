@@ -131,7 +131,7 @@ CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute *attribu
     return CUDA_SUCCESS;
 }
 
-/* Every copy here is as synchronous as the attribute asks. */
+/* Accepted and ignored: copies of the simulator are always as synchronous as SYNC_MEMOPS asks. */
 CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
                                CUdeviceptr address)
 {

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """\
 List the devices that containers hold: node, device, time in hundredths of the device (VCORE), and
-memory. The share of a claim is shown for its pod. This needs permission to list pods; and nodes,
-resourceclaims and resourceslices, for shares that agents and claims have placed.
+memory. The share of a claim is shown for its pod. This needs permission to list pods;
+also nodes, for names of devices and shares that agents have placed; and resourceclaims and
+resourceslices, for the shares of claims.
 """
 _EXAMPLES = """\
 examples:

@@ -34,7 +34,7 @@ int charge_try(unsigned device, uint64_t bytes)
     shim_watch_limits();
     deferred_free_settle();
     result = ledger_charge(&shim.ledger, device, bytes);
-    /* The refusal has reaped dead processes, and with them their imports. */
+    /* Before it refused, the ledger reaped dead processes, and so ended their imports. */
     if (unlikely(result != 0) && share_collect(device))
         result = ledger_charge(&shim.ledger, device, bytes);
     return result;
@@ -102,7 +102,7 @@ CUresult charge_current(struct charge *charge, uint64_t bytes)
     return likely(result == CUDA_SUCCESS) ? charge_found(charge) : result;
 }
 
-/* Make a charge, whose bytes are set, one for *bytes* of linear memory. */
+/* Charge a whole block instead, if *bytes* of linear memory are small enough to share one. */
 static void charge_block(struct charge *charge, uint64_t bytes)
 {
     charge->small = bytes <= BLOCKS_LARGEST ? charge->bytes : 0;
@@ -204,7 +204,7 @@ static int enter(const struct allocation *allocation, int is_new)
 
     if (unlikely(result < 0))
         return result;
-    /* The driver reuses an address only after it was freed, here in a way that no hook saw. */
+    /* The driver reuses an address only after a free, so here one happened that no hook saw. */
     if (unlikely(result > 0))
         charge_release(&replaced);
     if (is_new && allocation->in_block) {

@@ -242,10 +242,10 @@ CUresult enter_again(CUstream handle, bool per_thread, struct stream **stream)
 CUresult cuStreamDestroy_v2(CUstream hStream)
 {
     PROCESS_CALL(this_call);
-    struct stream *stream;
+    struct stream *stream = NULL; /* stays so if the error is not the stream's */
     CUresult result = enter_stream(__func__, &this_call, hStream, false, &stream);
 
-    if (result != CUDA_SUCCESS && result != CUDA_ERROR_STREAM_DETACHED)
+    if (!stream || (result != CUDA_SUCCESS && result != CUDA_ERROR_STREAM_DETACHED))
         return result;
     if (stream->is_default)
         return CUDA_ERROR_INVALID_HANDLE;

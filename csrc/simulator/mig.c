@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -433,7 +433,7 @@ static void draw_uuid(char uuid[MIG_UUID])
 {
     unsigned char b[16] = {0};
 
-    if (getrandom(b, sizeof(b), 0) != (ssize_t) sizeof(b))
+    if (syscall(SYS_getrandom, b, sizeof(b), 0) != (long) sizeof(b)) /* no function in glibc 2.17 */
         memcpy(b, &(uint64_t) {(uint64_t) getpid()}, sizeof(uint64_t));
     b[6] = (unsigned char) (0x50 | (b[6] & 0x0f));
     b[8] = (unsigned char) (0x80 | (b[8] & 0x3f));

@@ -15,7 +15,7 @@ def main() -> None:
     while True:
         try:
             device.allocate(BLOCK)
-        except RuntimeError as exc:
+        except MemoryError as exc:
             print(f"{held // MIB} MiB allocated, then {exc}")
             return
         held += BLOCK

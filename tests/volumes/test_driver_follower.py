@@ -257,9 +257,9 @@ def test_hard_links_of_a_mirror_are_not_a_change(tmp_path):
 
 NO_INOTIFY = """
 import logging, sys, pathlib
-from pyvgpu.volumes import watch
+from pyvgpu.volumes import folder_watch
 folder = pathlib.Path(sys.argv[1])
-with watch.FolderWatch() as watched:
+with folder_watch.FolderWatch() as watched:
     watched.watch([folder])
     (folder / "file").write_text("")
     print(watched.wait(30))

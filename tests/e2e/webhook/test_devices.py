@@ -168,7 +168,7 @@ def test_without_the_webhook_only_pods_with_devices_wait(space, away):
     space.create("pods", plain("lives"))
     path = space.path("pods", "lives")
     body = {"metadata": {"annotations": {"pyvgpu.io/devices": "{}"}}}
-    assert "only components" in refused(
+    assert "only the components" in refused(
         space.server.call, "PATCH", path, DRY, body, apiserver.MERGE_PATCH
     )
     body = {"metadata": {"annotations": {"mine": "x"}, "labels": {"a": "b"}}}

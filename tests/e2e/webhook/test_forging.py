@@ -98,7 +98,7 @@ def test_only_a_component_may_write_change_or_remove_the_annotation(space, tenan
             why = refused(
                 space_.server.call, "PATCH", waiting_pod, DRY, body, apiserver.MERGE_PATCH
             )
-            assert "annotation pyvgpu.io/devices: only components" in why
+            assert "annotation pyvgpu.io/devices: only the components" in why
     body = {"metadata": {"annotations": {"mine": "x"}}}
     tenant.server.call("PATCH", waiting_pod, DRY, body, apiserver.MERGE_PATCH)
 

@@ -148,7 +148,8 @@ class AgentSet:
         return kubectl("logs", f"--selector=app={name}", "--tail=-1")
 
     def _adapted(self, setting: str, options: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """Yield the objects without the RBAC rules, with host paths adapted to the rig."""
+        """Yield the objects without the agent's permissions, with the rig's host paths."""
+        kept = {"pyvgpu-control", "control-nodes"}
         for thing in charted.part(["agent/"], setting):
             if thing["kind"] == "DaemonSet":
                 spec = thing["spec"]["template"]["spec"]
@@ -156,7 +157,7 @@ class AgentSet:
                 if thing["metadata"]["name"] == "agent":
                     spec["containers"][0]["args"] += options
                 yield thing
-            elif thing["kind"] == "NetworkPolicy" or thing["metadata"]["name"] == "pyvgpu-control":
+            elif thing["kind"] == "NetworkPolicy" or thing["metadata"]["name"] in kept:
                 yield thing
 
     def _adapt(self, spec: dict[str, Any]) -> None:

@@ -4,10 +4,10 @@ import itertools
 import json
 import subprocess
 
+import agent_set
 import charted
 import pytest
 import rig
-import shipped as made
 import sidecars
 import yaml
 
@@ -254,7 +254,7 @@ def test_controller_may_change_only_labelled_pods_outside_protected_namespaces(
 def as_agent(shipped, tmp_path_factory):
     """Return a connection as a node's agent, with the chart's permissions for it."""
     rights = charted.listed([*charted.namespaces(), *charted.part(["agent/rights.yaml"])])
-    made.kubectl("apply", "-f", "-", text=rights)
+    agent_set.kubectl("apply", "-f", "-", text=rights)
     home = rig.as_admin(charted.AGENTS)
     holder = rig.pod("holder", rig.container("main", "sleep 1000"), serviceAccountName="agent")
     home.create("pods", holder)
@@ -262,7 +262,7 @@ def as_agent(shipped, tmp_path_factory):
     config = tmp_path_factory.mktemp("agent") / "config"
     rig.write_kubeconfig(config, charted.AGENTS, "agent", running)
     yield apiserver.connect(str(config))
-    made.kubectl(
+    agent_set.kubectl(
         "delete",
         "-f",
         "-",

@@ -99,10 +99,11 @@ def test_jobs_share_a_gpu_and_another_gpu_is_used_when_it_is_full(slurm, probe, 
 
 def test_jobs_without_shards_are_untouched(slurm):
     show = ("sh", "-c", "echo path=$LD_LIBRARY_PATH; grep -c overlay /proc/self/mounts")
-    bare = slurm.run(*show, LD_LIBRARY_PATH="/a").stdout
+    bare = slurm.run(*show, LD_LIBRARY_PATH="/a").stdout  # other programs may have overlays
+    assert bare.startswith("path=/a\n")
     for gres in ("none", "gpu:1"):
         ran = slurm.run("srun", f"--gres={gres}", *show, LD_LIBRARY_PATH="/a")
-        assert ran.stdout == bare == "path=/a\n0\n"
+        assert ran.stdout == bare
         assert "pyvgpu" not in ran.stderr
 
 

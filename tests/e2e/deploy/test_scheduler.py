@@ -134,7 +134,10 @@ def test_choice_by_anything_but_the_scheduler_is_refused(space, agent):
         "metadata": {"name": "p", "annotations": {names.DEVICES_ANNOTATION: "{}"}},
     }
     path = space.path("pods", "p") + "/binding"
-    with pytest.raises(apiserver.ServerError, match="only components of the cluster may write"):
+    with pytest.raises(
+        apiserver.ServerError,
+        match="only the components that ValidatingAdmissionPolicy pyvgpu-state lists may write",
+    ):
         space.server.call("POST", path, body=forged)
     space.server.call("POST", path, body=binding)
     space.until_event("p", "VGPURefused", "it has no pyvgpu.io/devices")
@@ -166,7 +169,7 @@ def test_scheduler_may_only_label_its_own_pods(scheduler, tmp_path):
         (own, "labels", "mine"),
         (own, "annotations", names.DEVICES_ANNOTATION),
     ):
-        with pytest.raises(apiserver.ServerError, match="only its own pods|only components"):
+        with pytest.raises(apiserver.ServerError, match="only its own pods|only the components"):
             change(pod, part, key)
     with pytest.raises(apiserver.ServerError, match="403"):
         account.call("GET", made.PLACE.secret)

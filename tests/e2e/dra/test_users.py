@@ -307,10 +307,10 @@ def test_namespace_limits_each_claim(space):
     either = [{"name": f"a{at}", **request["exactly"]} for at, request in enumerate((one, one))]
     assert admits(create, {"name": "either", "firstAvailable": either})
     for refused, why in (
-        ([one, two], "asks for 120 vcore in all"),
-        ([make.request(60, "4Gi", count=2)], "asks for 120 vcore in all"),
-        ([make.request(10, "9Gi")], "asks for 9663676416 bytes of vmemory in all"),
-        ([make.request(10, "3Gi", count=3)], "asks for 9663676416 bytes of vmemory in all"),
+        ([one, two], "requests 120 vcore in all"),
+        ([make.request(60, "4Gi", count=2)], "requests 120 vcore in all"),
+        ([make.request(10, "9Gi")], "requests 9663676416 bytes of vmemory in all"),
+        ([make.request(10, "3Gi", count=3)], "requests 9663676416 bytes of vmemory in all"),
         ([whole], "requests all the memory of a device"),
         ([make.request(10, "1Gi", deviceClassName="vgpu-h100", count=11)], "110 vcore in all"),
         ([make.request("500m", "1Gi")], "must be whole numbers"),
@@ -357,7 +357,7 @@ def test_namespace_limits_its_claims_together(space):
     assert len(claims) == 3
     # A pod's claim is created when there is room again; until then an event says why not.
     space.create("pods", claimants.pod("p", container("main", 30, 4)))
-    space.until_event("p", claiming.NOT_MADE, "together they may have at most 100")
+    space.until_event("p", claiming.NOT_MADE, "the total may be at most 100")
     assert "other claims of this namespace 90: the total may be" in explain(space, "p")
     api.call("DELETE", space.path("resourceclaims", claims[0]["metadata"]["name"]))
     assert has(space, "p", "vgpu-main")

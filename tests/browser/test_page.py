@@ -178,7 +178,7 @@ def test_colours_are_chosen_and_remembered(serve, opened):
 
     light = ground()
     button = page.locator("#theme")
-    for name in ("Colours: light", "Colours: dark"):
+    for name in ("Theme: light", "Theme: dark"):
         button.click()
         assert button.get_attribute("aria-label") == name
     dark = ground()

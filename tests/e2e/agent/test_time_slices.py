@@ -46,6 +46,7 @@ def test_containers_share_a_whole_device(space, slicing):
         assert int(agents.said(ended, "a")["total"]) == whole
     assert not slicing.present()  # no grants
     assert slicing.allocatable().get(VCORE, "0") == "0"
+    space.server.call("DELETE", space.path("pods", "stays"))  # its device gets shares again
 
 
 def test_device_with_a_slice_gets_shares_when_that_has_ended(space, slicing):

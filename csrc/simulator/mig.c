@@ -86,6 +86,7 @@ static void describe_unit(struct machine *machine, uint32_t gpu,
     const struct mig_profile *profile = instance->profile;
     uint32_t all = mig_memory_slices(machine, gpu);
     char name[CONFIG_TEXT];
+    char full[CONFIG_TEXT];
 
     if (!strcmp(unit->uuid, compute->uuid))
         return;
@@ -100,7 +101,8 @@ static void describe_unit(struct machine *machine, uint32_t gpu,
     unit->memory_bandwidth = parent->memory_bandwidth * profile->size / all;
     unit->l2_bytes = parent->l2_bytes * profile->size / all;
     mig_compute_name(instance, compute->slices, name, sizeof(name));
-    snprintf(unit->name, sizeof(unit->name), "%.80s MIG %.40s", parent->name, name);
+    snprintf(full, sizeof(full), "%.80s MIG %.40s", parent->name, name);
+    memcpy(unit->name, full, sizeof(full));
     snprintf(unit->uuid, sizeof(unit->uuid), "%s", compute->uuid);
     /* The account of the GPU instance needs its size, too. */
     machine->config.devices[instance->unit].memory_bytes = unit->memory_bytes;

@@ -226,6 +226,18 @@ static enum checkpoint_result end(const struct target *target, enum checkpoint_r
     return result;
 }
 
+/* begin() for a call that only a process in this *state* allows. */
+static enum checkpoint_result begin_in(struct machine *machine, int pid,
+                                       enum checkpoint_state state, struct target *target)
+{
+    enum checkpoint_result result = begin(machine, pid, target);
+
+    if (result == CHECKPOINT_DONE &&
+        (enum checkpoint_state) atomic_load(&target->record->state) != state)
+        result = end(target, CHECKPOINT_WRONG_STATE);
+    return result;
+}
+
 enum checkpoint_result checkpoint_look(struct machine *machine, int pid,
                                        enum checkpoint_state *state)
 {
@@ -243,7 +255,7 @@ static bool has_work(const struct target *target)
     struct machine *machine = target->machine;
     bool found = false;
 
-    for (uint32_t device = 0; device < machine->config.device_count && !found; device++) {
+    for (uint32_t device = 0; device < machine->config.unit_count && !found; device++) {
         if (!atomic_load(&machine->state->uses[device][target->slot].contexts))
             continue;
         machine_advance_device(machine, device);
@@ -257,12 +269,10 @@ enum checkpoint_result checkpoint_lock(struct machine *machine, int pid, unsigne
 {
     uint64_t until = timeout_ms ? clock_now() + timeout_ms * MS : UINT64_MAX;
     struct target target;
-    enum checkpoint_result result = begin(machine, pid, &target);
+    enum checkpoint_result result = begin_in(machine, pid, CHECKPOINT_RUNNING, &target);
 
     if (result != CHECKPOINT_DONE)
         return result;
-    if (atomic_load(&target.record->state) != CHECKPOINT_RUNNING)
-        return end(&target, CHECKPOINT_WRONG_STATE);
     set_state(target.record, CHECKPOINT_LOCKING);
     while (has_calls(target.record) || has_work(&target)) {
         if (!wait_while_stopped(&target))
@@ -295,10 +305,12 @@ static bool is_shared(const struct target *target)
 
 static bool is_on_mig(const struct target *target)
 {
+    const struct machine_config *config = &target->machine->config;
+
     fault_look(target->machine);
-    for (uint32_t device = 0; device < target->machine->config.device_count; device++)
+    for (uint32_t device = 0; device < config->unit_count; device++)
         if (atomic_load(&target->machine->state->uses[device][target->slot].contexts) &&
-            fault_is_mig(device))
+            (device >= config->device_count || fault_is_mig(device)))
             return true;
     return false;
 }
@@ -326,12 +338,10 @@ enum checkpoint_result checkpoint_save(struct machine *machine, int pid)
 {
     uint64_t bytes[CONFIG_DEVICES] = {0};
     struct target target;
-    enum checkpoint_result result = begin(machine, pid, &target);
+    enum checkpoint_result result = begin_in(machine, pid, CHECKPOINT_LOCKED, &target);
 
     if (result != CHECKPOINT_DONE)
         return result;
-    if (atomic_load(&target.record->state) != CHECKPOINT_LOCKED)
-        return end(&target, CHECKPOINT_WRONG_STATE);
     if (atomic_load(&target.record->managed) || is_shared(&target))
         return end(&target, CHECKPOINT_NOT_SUPPORTED);
     if (is_on_mig(&target))
@@ -359,12 +369,10 @@ static bool charge_again(const struct target *target)
 enum checkpoint_result checkpoint_restore(struct machine *machine, int pid)
 {
     struct target target;
-    enum checkpoint_result result = begin(machine, pid, &target);
+    enum checkpoint_result result = begin_in(machine, pid, CHECKPOINT_CHECKPOINTED, &target);
 
     if (result != CHECKPOINT_DONE)
         return result;
-    if (atomic_load(&target.record->state) != CHECKPOINT_CHECKPOINTED)
-        return end(&target, CHECKPOINT_WRONG_STATE);
     if (target.record->is_spoiled)
         return end(&target, CHECKPOINT_NO_PROCESS);
     if (!charge_again(&target)) {
@@ -378,12 +386,10 @@ enum checkpoint_result checkpoint_restore(struct machine *machine, int pid)
 enum checkpoint_result checkpoint_unlock(struct machine *machine, int pid)
 {
     struct target target;
-    enum checkpoint_result result = begin(machine, pid, &target);
+    enum checkpoint_result result = begin_in(machine, pid, CHECKPOINT_LOCKED, &target);
 
     if (result != CHECKPOINT_DONE)
         return result;
-    if (atomic_load(&target.record->state) != CHECKPOINT_LOCKED)
-        return end(&target, CHECKPOINT_WRONG_STATE);
     set_state(target.record, CHECKPOINT_RUNNING);
     return end(&target, CHECKPOINT_DONE);
 }

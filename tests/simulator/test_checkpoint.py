@@ -147,6 +147,17 @@ def test_memory_of_some_kinds_cannot_be_checkpointed(target, caller, machine):
     assert caller.ask(f"[lock({pid}), checkpoint({pid})]") == [0, 0]
 
 
+def test_memory_of_a_mig_device_cannot_be_checkpointed(tmp_path):
+    machine = simulator.open_machine("h100:mig=3g.40gb", tmp_path)
+    with checkpoints.target(machine) as target, checkpoints.caller(machine) as caller:
+        target.send("context(); p = alloc(64 << 20); fill(p); answer(p)")
+        assert target.answer()
+        pid = target.pid
+        steps = f"[lock({pid}), checkpoint({pid}), unlock({pid})]"
+        assert caller.ask(steps) == [0, OUT_OF_MEMORY, 0]
+        assert target.ask("is_intact(p)")
+
+
 def test_shared_memory_cannot_be_checkpointed_on_either_side(target, caller, machine):
     target.send(
         "h = (ctypes.c_char * 64)(); answer([cuda.cuIpcGetMemHandle(h, U64(p)), list(h.raw)])"

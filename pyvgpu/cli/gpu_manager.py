@@ -14,6 +14,7 @@ import pyvgpu
 from pyvgpu import errors
 from pyvgpu.cli import table
 from pyvgpu.deviceplugin.gpu_manager import profile
+from pyvgpu.http import endpoints
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -150,7 +151,7 @@ def read(options: argparse.Namespace) -> Fields:
             found |= option.read(text, option.flag)
     if "address" in found or "port" in found:
         address, port = found.pop("address", _ADDRESS), found.pop("port", _PORT)
-        found["listen"] = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+        found["listen"] = endpoints.format_address(address, port)
     return found
 
 

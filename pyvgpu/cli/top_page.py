@@ -48,14 +48,15 @@ def serve(text: str, interval: float) -> int:
         return site.answer(asked, page.document)
 
     look()
-    shown = f"[{host}]" if ":" in host else host
     with errors.needing("aiohttp", "page"):
         from pyvgpu.http import http_server  # noqa: F401 - imported before anything is printed
     stop = threading.Event()
     termination.on_signals(stop.set)
     pages = endpoints.Pages(lambda: b"", more=site.routes(document))
-    with endpoints.serving(f"{shown}:{port}", pages, "--serve") as actual:
-        log.say(f"serving http://{shown}:{actual}{site.PATH}; Ctrl-C ends it")
+    with endpoints.serving(endpoints.format_address(host, port), pages, "--serve") as actual:
+        log.say(
+            f"serving http://{endpoints.format_address(host, actual)}{site.PATH}; Ctrl-C ends it"
+        )
         if not ipaddress.ip_address(host).is_loopback:
             log.say("every user of the network that can connect to it sees the runs of all users")
         while not stop.wait(interval):

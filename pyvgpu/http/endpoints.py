@@ -109,6 +109,11 @@ def read_address(text: str, option: str = "--listen") -> tuple[str, int]:
     return host or LOOPBACK, int(port)
 
 
+def format_address(host: str, port: int) -> str:
+    """Return *host* and *port* as :func:`read_address` reads them, IPv6 in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def ask(address: tuple[str, int], path: str, seconds: float, most: int) -> HttpResponse:
     """Return the response at *path*, truncated to *most* bytes; UnavailableError if none.
 
@@ -139,11 +144,9 @@ def _listen(address: tuple[str, int], pages: Pages, option: str) -> http_server.
             ),
         )
     except OSError as exc:
-        host, port = address
-        bracketed = f"[{host}]" if ":" in host else host
         raise errors.UnavailableError(
-            f"{option} {bracketed}:{port}: {exc.strerror or exc}; use another port, such as "
-            f"{port % 65535 + 1}"
+            f"{option} {format_address(*address)}: {exc.strerror or exc}; use another port, such "
+            f"as {address[1] % 65535 + 1}"
         ) from exc
 
 

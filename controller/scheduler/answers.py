@@ -40,14 +40,14 @@ def judged(
 
     Without *every_reason*, reasons are left out where any node fits.
     """
-    promise = known.find(pod.uid)
-    if promise is not None and promise.state not in PASSING:
+    reservation = known.find(pod.uid)
+    if reservation is not None and reservation.state not in PASSING:
         # It may be bound there already, unknown to us: no other node is possible.
-        return only(promise.node, names, f"not {promise.node}, to which it is being bound")
+        return only(reservation.node, names, f"not {reservation.node}, to which it is being bound")
     fitting, refusing = made.look(pod.shape).split(names, every_reason=every_reason)
     answer = FilterResult(fitting, {why.value: refused for why, refused in refusing.items()})
-    if promise is not None and promise.node in names and promise.node not in fitting:
-        _let(answer, known, pod, promise.node)
+    if reservation is not None and reservation.node in names and reservation.node not in fitting:
+        _let(answer, known, pod, reservation.node)
     return answer
 
 
@@ -71,17 +71,17 @@ def only(node: str, names: Collection[str], text: str) -> FilterResult:
 def expect(known: cache.Cache, pod: pod_request.PodRequest, node: str, now: float) -> None:
     """Reserve on *node* what *pod* would get there, for a while; nothing if it does not fit."""
     try:
-        shares = known.choose(pod, node)
+        shares = known.choose_devices(pod, node)
     except errors.UnavailableError:
         return
     until = now + known.settings.expect_seconds
-    known.promise(known.promised(pod, node, shares, Certainty.EXPECTED, until))
+    known.store_expiring(known.build_reservation(pod, node, shares, Certainty.EXPECTED, until))
 
 
 def fits_without_itself(known: cache.Cache, pod: pod_request.PodRequest, node: str) -> bool:
     """Tell whether a pod fits on *node* if its own reservation counts as free."""
     try:
-        known.choose(pod, node)
+        known.choose_devices(pod, node)
     except errors.UnavailableError:
         return False
     return True

@@ -37,7 +37,7 @@ class SchedulerSettings:
     policy: pod_request.NodePolicy = pod_request.NodePolicy.BINPACK  # of pods that name none
     expect_seconds: float = 5.0  # how long a pod's probable devices are kept free
     bind_seconds: float = 15.0  # after which an unanswered bind is in doubt
-    claim_seconds: float = 120.0  # how long a preempting pod's claim lasts
+    nomination_seconds: float = 120.0  # how long devices stay reserved for a preempting pod
     resync_seconds: float = 300.0  # between comparisons with the API server
 
     def packing(self, pod: pod_request.PodRequest) -> datatypes.Packing:
@@ -57,7 +57,7 @@ class Cache:
             str, pod_request.PodRequest
         ] = {}  # by namespace/name; of pods that have ended only those of gangs that succeeded
         self.gangs: dict[str, dict[str, pod_request.PodRequest]] = {}  # their pods, by uid
-        self._promises: dict[str, Reservation] = {}  # by uid
+        self._reservations: dict[str, Reservation] = {}  # by uid
         self._pending: dict[str, Reservation] = {}  # those that are not BOUND
         self._listeners: list[Callable[[str], None]] = []
 
@@ -70,9 +70,9 @@ class Cache:
     def see_node(self, name: str, published: notes.Published | None, trouble: str = "") -> None:
         """Update a node; None: it publishes nothing, or nothing valid (*trouble*)."""
         with self.lock:
-            info = self._stand(name)
+            info = self._node_info(name)
             info.update(published, trouble)
-            self._tidy(info)
+            self._forget_if_empty(info)
             self._changed(name)
 
     def forget_node(self, name: str) -> None:
@@ -97,17 +97,17 @@ class Cache:
             self.pods[key] = pod
             if pod.gang:
                 self.gangs.setdefault(pod.gang.name, {})[pod.uid] = pod
-            promise = self._promises.get(pod.uid)
+            reservation = self._reservations.get(pod.uid)
             if pod.over:
                 return
             if pod.node:
-                self._bound(pod, promise)
-            elif promise is not None:
-                promise.pod = pod
-                if pod.leaving and promise.state in PASSING:
+                self._bound(pod, reservation)
+            elif reservation is not None:
+                reservation.pod = pod
+                if pod.leaving and reservation.state in PASSING:
                     self._end(pod.uid)
-                elif promise.state is Certainty.BOUND:
-                    self._doubt(promise)
+                elif reservation.state is Certainty.BOUND:
+                    self._doubt(reservation)
 
     # Reservations.
 
@@ -117,18 +117,23 @@ class Cache:
         Idempotent. placement_explanation.Refused, or UnavailableError, if that is impossible.
         """
         with self.lock:
-            promise = self._promises.get(pod.uid)
-            if promise is not None and promise.state in (Certainty.BINDING, Certainty.BOUND):
-                if promise.node != node or promise.shares is None:
+            reservation = self._reservations.get(pod.uid)
+            if reservation is not None and reservation.state in (
+                Certainty.BINDING,
+                Certainty.BOUND,
+            ):
+                if reservation.node != node or reservation.shares is None:
                     raise errors.UnavailableError(
-                        f"{pod.key} is {promise.state.value} on {promise.node} already"
+                        f"{pod.key} is {reservation.state.value} on {reservation.node} already"
                     )
-                if promise.state is Certainty.BINDING:
-                    promise.until = now + self.settings.bind_seconds
-                return promise.shares
-            shares = self._again(promise, node) or self.choose(pod, node)
+                if reservation.state is Certainty.BINDING:
+                    reservation.until = now + self.settings.bind_seconds
+                return reservation.shares
+            shares = self._shares_if_still_fitting(reservation, node) or self.choose_devices(
+                pod, node
+            )
             until = now + self.settings.bind_seconds
-            self._put(self.promised(pod, node, shares, Certainty.BINDING, until))
+            self._put(self.build_reservation(pod, node, shares, Certainty.BINDING, until))
             return shares
 
     def minors(self, node: str) -> Mapping[str, int]:
@@ -137,8 +142,8 @@ class Cache:
             info = self.nodes.get(node)
             return info.minors if info is not None else {}
 
-    def choose(self, pod: pod_request.PodRequest, node: str, but: tuple[str, ...] = ()) -> Shares:
-        """Return the shares that *pod* would get on *node* if the pods *but* held none there.
+    def choose_devices(self, pod: pod_request.PodRequest, node: str) -> Shares:
+        """Return the shares that *pod* would get on *node*.
 
         placement_explanation.Refused if it does not fit; UnavailableError for an invalid request.
         """
@@ -152,15 +157,15 @@ class Cache:
                     [placement_explanation.DeviceReason("", "", "", text)]
                 )
             wanted = info.wanted(pod, self.settings.packing(pod))
-            found = pod_placement.find(info.without((pod.uid, *but)), wanted)
+            found = pod_placement.find(info.without((pod.uid,)), wanted)
             if found is None:
-                seen = datatypes.NodeDevices(info.devices, tuple(info.held((pod.uid, *but))))
+                seen = datatypes.NodeDevices(info.devices, tuple(info.held((pod.uid,))))
                 raise placement_explanation.Refused(
                     placement_explanation.reasons(seen, pod_request.called(pod, wanted))
                 )
             return pod_request.named(pod, found)
 
-    def promised(
+    def build_reservation(
         self,
         pod: pod_request.PodRequest,
         node: str,
@@ -172,22 +177,22 @@ class Cache:
         kinds = {name: part.kind for name, part in zip(pod.names, pod.shape.parts, strict=True)}
         return Reservation(pod, node, state, choices.peak(kinds, shares, pod.key), shares, until)
 
-    def promise(self, promise: Reservation) -> None:
-        """Store a reservation that is EXPECTED or CLAIMED; it expires."""
+    def store_expiring(self, reservation: Reservation) -> None:
+        """Store a reservation that is EXPECTED or NOMINATED; it expires."""
         with self.lock:
-            before = self._promises.get(promise.pod.uid)
+            before = self._reservations.get(reservation.pod.uid)
             if before is None or before.state in PASSING:
-                self._put(promise)
+                self._put(reservation)
 
     def find(self, uid: str) -> Reservation | None:
         """Return the reservation of a pod."""
-        return self._promises.get(uid)
+        return self._reservations.get(uid)
 
     def release(self, uid: str) -> None:
         """Drop a reservation, unless BOUND. No request sent so far may still bind the pod."""
         with self.lock:
-            promise = self._promises.get(uid)
-            if promise is not None and promise.state is not Certainty.BOUND:
+            reservation = self._reservations.get(uid)
+            if reservation is not None and reservation.state is not Certainty.BOUND:
                 self._end(uid)
 
     def expire(self, now: float) -> list[pod_request.PodRequest]:
@@ -198,17 +203,17 @@ class Cache:
                 for pending in self._pending.values()
                 if pending.until <= now and pending.state in PASSING
             ]
-            for promise in late:
-                self._end(promise.pod.uid)
+            for reservation in late:
+                self._end(reservation.pod.uid)
             return [expired.pod for expired in late]
 
     def doubtful(self, now: float) -> list[Reservation]:
         """Return the reservations whose bind is past its deadline by *now*."""
         with self.lock:
             return [
-                promise
-                for promise in self._pending.values()
-                if promise.state is Certainty.BINDING and promise.until <= now
+                reservation
+                for reservation in self._pending.values()
+                if reservation.state is Certainty.BINDING and reservation.until <= now
             ]
 
     def differences(self, other: Cache) -> list[str]:
@@ -239,70 +244,78 @@ class Cache:
         pod = self.pods.get(key)
         if pod is None:
             return "unknown"
-        promise = self._promises.get(pod.uid)
-        if promise is None or promise.state is not Certainty.BOUND:
+        reservation = self._reservations.get(pod.uid)
+        if reservation is None or reservation.state is not Certainty.BOUND:
             return f"{pod.uid} without a node"
         parts = sorted(
             f"{holding.share.uuid} {holding.share.vcore}/{holding.share.vmemory}"
-            for holding in promise.held or ()
+            for holding in reservation.held or ()
         )
-        return f"{pod.uid} on {promise.node} with {', '.join(parts) or 'unknown devices'}"
+        return f"{pod.uid} on {reservation.node} with {', '.join(parts) or 'unknown devices'}"
 
-    def _bound(self, pod: pod_request.PodRequest, promise: Reservation | None) -> None:
+    def _bound(self, pod: pod_request.PodRequest, reservation: Reservation | None) -> None:
         if (
-            promise is not None
-            and promise.state is Certainty.BOUND
-            and (promise.node, promise.held) == (pod.node, pod.held)
+            reservation is not None
+            and reservation.state is Certainty.BOUND
+            and (reservation.node, reservation.held) == (pod.node, pod.held)
         ):
-            promise.pod = pod
+            reservation.pod = pod
             return
         shares = None
-        if promise is not None and promise.node == pod.node and promise.held == pod.held:
-            shares = promise.shares
+        if (
+            reservation is not None
+            and reservation.node == pod.node
+            and reservation.held == pod.held
+        ):
+            shares = reservation.shares
         self._put(Reservation(pod, pod.node, Certainty.BOUND, pod.held, shares))
 
-    def _doubt(self, promise: Reservation) -> None:
+    def _doubt(self, reservation: Reservation) -> None:
         """Put in doubt the bind of a pod that was bound and no longer is.
 
         That happens where the API server's data was restored from a backup.
         """
-        promise.state, promise.until = Certainty.BINDING, -math.inf
-        self._pending[promise.pod.uid] = promise
+        reservation.state, reservation.until = Certainty.BINDING, -math.inf
+        self._pending[reservation.pod.uid] = reservation
 
-    def _again(self, promise: Reservation | None, node: str) -> Shares | None:
+    def _shares_if_still_fitting(
+        self, reservation: Reservation | None, node: str
+    ) -> Shares | None:
         """Return the shares that are reserved already, if they still fit."""
-        if promise is None or promise.node != node or promise.shares is None:
+        if reservation is None or reservation.node != node or reservation.shares is None:
             return None
-        info, pod = self.nodes[node], promise.pod
+        info, pod = self.nodes[node], reservation.pod
         if not info.unit:
             return None
         seen = datatypes.NodeDevices(info.devices, tuple(info.held((pod.uid,))))
-        numbered = {str(at): promise.shares[name] for at, name in enumerate(pod.names)}
+        numbered = {str(at): reservation.shares[name] for at, name in enumerate(pod.names)}
         return (
-            None if pod_placement.complaint(seen, info.wanted(pod), numbered) else promise.shares
+            None
+            if pod_placement.complaint(seen, info.wanted(pod), numbered)
+            else reservation.shares
         )
 
-    def _put(self, promise: Reservation) -> None:
-        uid = promise.pod.uid
+    def _put(self, reservation: Reservation) -> None:
+        uid = reservation.pod.uid
         self._end(uid)
-        self._promises[uid] = promise
-        if promise.state is not Certainty.BOUND:
-            self._pending[uid] = promise
-        info = self._stand(promise.node)
-        info.tenants[uid] = promise
+        self._reservations[uid] = reservation
+        if reservation.state is not Certainty.BOUND:
+            self._pending[uid] = reservation
+        info = self._node_info(reservation.node)
+        info.tenants[uid] = reservation
         info.changed()
-        self._changed(promise.node)
+        self._changed(reservation.node)
 
     def _end(self, uid: str) -> None:
-        promise = self._promises.pop(uid, None)
-        if promise is None:
+        reservation = self._reservations.pop(uid, None)
+        if reservation is None:
             return
         self._pending.pop(uid, None)
-        info = self.nodes[promise.node]
+        info = self.nodes[reservation.node]
         del info.tenants[uid]
         info.changed()
-        self._tidy(info)
-        self._changed(promise.node)
+        self._forget_if_empty(info)
+        self._changed(reservation.node)
 
     def _forget(self, pod: pod_request.PodRequest) -> None:
         self._leave_gang(pod)
@@ -316,10 +329,10 @@ class Cache:
             if not members:
                 del self.gangs[pod.gang.name]
 
-    def _stand(self, name: str) -> NodeInfo:
+    def _node_info(self, name: str) -> NodeInfo:
         return self.nodes.setdefault(name, NodeInfo(name))
 
-    def _tidy(self, info: NodeInfo) -> None:
+    def _forget_if_empty(self, info: NodeInfo) -> None:
         """Forget a node of which nothing is known and which has no pods."""
         if not (info.unit or info.trouble or info.tenants):
             del self.nodes[info.name]

@@ -101,10 +101,10 @@ class Decider:
 
     def _kept(self, pod: pod_request.PodRequest, touched: frozenset[str]) -> bool | None:
         """Tell whether the reservation of *pod* fits; None if there is none, or no change."""
-        promise = self.cache.find(pod.uid)
-        if promise is None or promise.node not in touched:
+        reservation = self.cache.find(pod.uid)
+        if reservation is None or reservation.node not in touched:
             return None
-        return answers.fits_without_itself(self.cache, pod, promise.node)
+        return answers.fits_without_itself(self.cache, pod, reservation.node)
 
     def _filtered(
         self, pod: pod_request.PodRequest, names: Sequence[str], now: float, *, every_reason: bool
@@ -130,8 +130,8 @@ class Decider:
             return bytes(len(names))
         with self.cache.lock:
             scores = self._index.score(pod.shape, policy, names)
-            promise = self.cache.find(pod.uid)
-            if promise is None or (promise.state is Certainty.EXPECTED and not pod.gang):
+            reservation = self.cache.find(pod.uid)
+            if reservation is None or (reservation.state is Certainty.EXPECTED and not pod.gang):
                 answers.expect(self.cache, pod, names[scores.index(max(scores))], now)
         return scores
 

@@ -77,11 +77,11 @@ class Gathering:
     ) -> float | None:
         """Note a bind request for *pod*; return until when it must wait, None if it need not."""
         found = self._members(pod, gang)
-        promise = self._cache.find(pod.uid)
-        if found.whole or (promise is not None and promise.state is Certainty.BINDING):
+        reservation = self._cache.find(pod.uid)
+        if found.whole or (reservation is not None and reservation.state is Certainty.BINDING):
             return None
         assembly = self._assembly(gang, now)
-        if assembly is None or promise is None or promise.node != node:
+        if assembly is None or reservation is None or reservation.node != node:
             self._give_up(gang, found.waiting)
             raise errors.UnavailableError(
                 f"{node} is no longer reserved for the gang of {pod.key}"
@@ -160,11 +160,11 @@ class Gathering:
         return gangs.members(known.values(), self._binding(known.values()))
 
     def _binding(self, pods: Iterable[pod_request.PodRequest]) -> set[str]:
-        promises = (self._cache.find(pod.uid) for pod in pods)
+        reservations = (self._cache.find(pod.uid) for pod in pods)
         return {
-            promise.pod.uid
-            for promise in promises
-            if promise is not None and promise.state is Certainty.BINDING
+            reservation.pod.uid
+            for reservation in reservations
+            if reservation is not None and reservation.state is Certainty.BINDING
         }
 
     def _assembly(self, gang: pod_request.Gang, now: float) -> gangs.Assembly | None:
@@ -178,11 +178,11 @@ class Gathering:
         self, pod: pod_request.PodRequest, gang: pod_request.Gang, names: Sequence[str], now: float
     ) -> str | None:
         """Return the node reserved for *pod*, if it is one of *names*."""
-        promise = self._cache.find(pod.uid)
-        kept = promise is not None and promise.state is Certainty.EXPECTED
-        if self._assembly(gang, now) is None or not kept or promise is None:
+        reservation = self._cache.find(pod.uid)
+        kept = reservation is not None and reservation.state is Certainty.EXPECTED
+        if self._assembly(gang, now) is None or not kept or reservation is None:
             return None
-        return promise.node if promise.node in names else None
+        return reservation.node if reservation.node in names else None
 
     def _place(
         self, found: gangs.Members, pod: pod_request.PodRequest, names: Sequence[str], now: float
@@ -215,8 +215,10 @@ class Gathering:
         self._assemblies[gang.name] = assembly
         for one in moving:
             node, shares = placed[one.uid]
-            promise = self._cache.promised(one, node, shares, Certainty.EXPECTED, assembly.until)
-            self._cache.promise(promise)
+            reservation = self._cache.build_reservation(
+                one, node, shares, Certainty.EXPECTED, assembly.until
+            )
+            self._cache.store_expiring(reservation)
         return placed[pod.uid][0]
 
     def _refused(
@@ -231,6 +233,6 @@ class Gathering:
         """Drop the reservations of a gang."""
         self._assemblies.pop(gang.name, None)
         for pod in waiting:
-            promise = self._cache.find(pod.uid)
-            if promise is not None and promise.state in PASSING:
+            reservation = self._cache.find(pod.uid)
+            if reservation is not None and reservation.state in PASSING:
                 self._cache.release(pod.uid)

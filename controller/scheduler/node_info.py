@@ -27,12 +27,12 @@ class Certainty(enum.Enum):
     """How certain it is that a pod runs where its reservation is."""
 
     EXPECTED = "expected"  # it will probably be bound there
-    CLAIMED = "claimed"  # other pods are being evicted there for it
+    NOMINATED = "nominated"  # other pods are being evicted there for it
     BINDING = "binding"  # a bind request is on its way to the API server
     BOUND = "bound"  # the API server says that it is bound there
 
 
-PASSING = frozenset({Certainty.EXPECTED, Certainty.CLAIMED})  # these expire
+PASSING = frozenset({Certainty.EXPECTED, Certainty.NOMINATED})  # these expire
 
 
 @dataclasses.dataclass(slots=True)
@@ -120,23 +120,23 @@ class NodeInfo:
             return self.free
         return free_capacity.of(datatypes.NodeDevices(self.devices, tuple(self.held(uids))))
 
-    def held(self, but: Collection[str] = _NONE) -> Iterator[datatypes.Holding]:
-        """Yield what is held here, except by the pods *but*."""
+    def held(self, excluded: Collection[str] = _NONE) -> Iterator[datatypes.Holding]:
+        """Yield what is held here, except by the pods *excluded*."""
         _ = self.free  # places the pods whose devices are unknown
-        yield from self._known(but)
+        yield from self._known(excluded)
         for uid, held in self._strays.items():
-            if uid not in but:
+            if uid not in excluded:
                 yield from held
 
     def held_by(self, uid: str) -> tuple[datatypes.Holding, ...]:
         """Return what a pod holds here."""
-        promise = self.tenants.get(uid)
+        reservation = self.tenants.get(uid)
         if uid in self.placed:
             return self._placed(uid)
-        if promise is None:
+        if reservation is None:
             return ()
-        if promise.held is not None:
-            return promise.held
+        if reservation.held is not None:
+            return reservation.held
         _ = self.free
         return self._strays.get(uid, ())
 
@@ -147,21 +147,21 @@ class NodeInfo:
         chosen = pod.packing or packing or datatypes.Packing.BINPACK
         return pod_request.pod_of(pod.shape, max(self.unit, 1), chosen)
 
-    def _known(self, but: Collection[str]) -> Iterator[datatypes.Holding]:
+    def _known(self, excluded: Collection[str]) -> Iterator[datatypes.Holding]:
         """Yield what is held on known devices; the agent's report overrides reservations."""
         for uid in self.placed:
-            if uid not in but:
+            if uid not in excluded:
                 yield from self._placed(uid)
-        for uid, promise in self.tenants.items():
-            if promise.held is not None and uid not in self.placed and uid not in but:
-                yield from promise.held
+        for uid, reservation in self.tenants.items():
+            if reservation.held is not None and uid not in self.placed and uid not in excluded:
+                yield from reservation.held
 
     def _placed(self, uid: str) -> tuple[datatypes.Holding, ...]:
-        promise = self.tenants.get(uid)
+        reservation = self.tenants.get(uid)
         kinds, holder = {}, f"pod {uid}"
-        if promise is not None:
-            parts = zip(promise.pod.names, promise.pod.shape.parts, strict=False)
-            kinds, holder = {name: part.kind for name, part in parts}, promise.pod.key
+        if reservation is not None:
+            parts = zip(reservation.pod.names, reservation.pod.shape.parts, strict=False)
+            kinds, holder = {name: part.kind for name, part in parts}, reservation.pod.key
         return choices.peak(kinds, self.placed[uid], holder)
 
     def _lost(self) -> Iterable[tuple[str, datatypes.Pod]]:
@@ -170,13 +170,13 @@ class NodeInfo:
         They are placed as their node's agent would place them now.
         """
         lost = [
-            promise
-            for uid, promise in self.tenants.items()
-            if promise.held is None and uid not in self.placed
+            reservation
+            for uid, reservation in self.tenants.items()
+            if reservation.held is None and uid not in self.placed
         ]
-        for promise in sorted(lost, key=lambda tenant: (tenant.pod.created, tenant.pod.uid)):
-            if self.unit and not promise.pod.trouble:
+        for reservation in sorted(lost, key=lambda tenant: (tenant.pod.created, tenant.pod.uid)):
+            if self.unit and not reservation.pod.trouble:
                 try:
-                    yield promise.pod.uid, self.wanted(promise.pod)
+                    yield reservation.pod.uid, self.wanted(reservation.pod)
                 except errors.UsageError:
                     continue

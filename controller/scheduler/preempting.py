@@ -1,4 +1,4 @@
-"""Preemption: choose victims, and claim what they free for the preempting pod; see victims.py.
+"""Preemption: choose victims, and reserve what they free for the preempting pod; see victims.py.
 
 kube-scheduler itself sees only a node's totals. Where those are short, it chooses victims and
 asks whether they suffice. Where the totals suffice but no single device does, it would not
@@ -47,9 +47,9 @@ class Preempting:
         budgets: victims.Budgets,
         now: float,
     ) -> victims.PreemptionPlan | None:
-        """Return the victims for *pod* on one of the nodes *names*, and claim what they free.
+        """Return the victims for *pod* on one of the nodes *names*, and reserve what they free.
 
-        None if no victims would help, or *pod* holds or claims devices already.
+        None if no victims would help, or *pod* holds or reserves devices already.
         """
         infos = self._helpful(pod, names)
         with self._cache.lock:
@@ -65,7 +65,7 @@ class Preempting:
         with self._cache.lock:  # it may have changed since
             again = self._choose(self._cache.nodes.get(best.node), pod, sober)
             if again is not None:
-                self._claim(pod, again, now)
+                self._nominate(pod, again, now)
             return again
 
     def overdue(self, now: float) -> set[str]:
@@ -96,7 +96,7 @@ class Preempting:
                 plan = self._choose(info, pod, budgets, uids)
                 if plan is not None:
                     going[name] = (*uids, *(victim.uid for victim in plan.victims))
-            until = now + self._cache.settings.claim_seconds
+            until = now + self._cache.settings.nomination_seconds
             self._proposals = {
                 uid: proposal for uid, proposal in self._proposals.items() if proposal.until > now
             }
@@ -116,7 +116,7 @@ class Preempting:
             plan = self._choose(info, pod, victims.NO_BUDGETS, going)
             if plan is not None:
                 del self._proposals[pod.uid]
-                self._claim(pod, plan, now)
+                self._nominate(pod, plan, now)
             return plan is not None
 
     def _best(
@@ -152,9 +152,9 @@ class Preempting:
             ]
 
     def _has_something(self, pod: pod_request.PodRequest) -> bool:
-        """Tell whether *pod* holds devices already, or claims some."""
-        promise = self._cache.find(pod.uid)
-        return promise is not None and promise.state is not Certainty.EXPECTED
+        """Tell whether *pod* holds devices already, or reserves some."""
+        reservation = self._cache.find(pod.uid)
+        return reservation is not None and reservation.state is not Certainty.EXPECTED
 
     def _choose(
         self,
@@ -170,10 +170,12 @@ class Preempting:
         except errors.UsageError:  # invalid in this node's units
             return None
 
-    def _claim(
+    def _nominate(
         self, pod: pod_request.PodRequest, plan: victims.PreemptionPlan, now: float
     ) -> None:
-        until = now + self._cache.settings.claim_seconds
-        promised = self._cache.promised(pod, plan.node, plan.shares, Certainty.CLAIMED, until)
-        self._cache.promise(promised)
+        until = now + self._cache.settings.nomination_seconds
+        reservation = self._cache.build_reservation(
+            pod, plan.node, plan.shares, Certainty.NOMINATED, until
+        )
+        self._cache.store_expiring(reservation)
         self._lingering.expect(pod, plan.node, plan.ending, until)

@@ -1,9 +1,9 @@
 """Time out preemption victims that do not terminate.
 
 An evicted pod may take long, or never terminate: its node is down, a finalizer keeps it, its
-processes hang. The preempting pod's claim expires then; renewed with the same victims, it would
-expire again and again. So a victim that outlives the claim counts as running on, and other
-victims are chosen.
+processes hang. The preempting pod's reservation expires then; renewed with the same victims, it
+would expire again and again. So a victim that outlives the reservation counts as running on, and
+other victims are chosen.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Lingering:
             if stay and self._is_waiting(wait.pod):
                 self._nodes |= dict.fromkeys(stay, wait.node)
                 seconds, names = (
-                    self._cache.settings.claim_seconds,
+                    self._cache.settings.nomination_seconds,
                     ", ".join(sorted(stay.values())),
                 )
                 text = f"{names} on {wait.node} did not end within {seconds:g} s"
@@ -90,8 +90,8 @@ class Lingering:
     def _is_ending(self, uid: str, node: str) -> bool:
         """Tell whether a pod on *node* is being deleted and is not gone yet."""
         info = self._cache.nodes.get(node)
-        promise = info.tenants.get(uid) if info is not None else None
-        return promise is not None and promise.pod.leaving
+        reservation = info.tenants.get(uid) if info is not None else None
+        return reservation is not None and reservation.pod.leaving
 
     def _is_waiting(self, pod: pod_request.PodRequest) -> bool:
         known = self._cache.pods.get(pod.key)

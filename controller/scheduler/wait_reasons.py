@@ -136,7 +136,7 @@ def look(
     A reservation of *pod* itself makes no difference. *every_device*: with a line for each device
     of each node, which takes longer.
     """
-    promise = known.find(pod.uid)
+    reservation = known.find(pod.uid)
     if pod.trouble:
         return Why(pod.key, "", pod.trouble, (), {})
     asked = list(known.nodes if names is None else names)
@@ -171,7 +171,7 @@ def look(
         "",
         tuple(fitting),
         {text: tuple(found) for text, found in refusing.items()},
-        promise.node if promise is not None else "",
+        reservation.node if reservation is not None else "",
         None if fitting or best is None else _near(known, pod, best[1], best[2]),
         lines,
     )

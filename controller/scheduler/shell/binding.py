@@ -149,14 +149,14 @@ class Binder:
     def resolve(self) -> int:
         """Resolve binds in doubt; return how many of their reservations were released."""
         freed = 0
-        for promise in self._cache.doubtful(time.monotonic()):
-            uid = promise.pod.uid
+        for reservation in self._cache.doubtful(time.monotonic()):
+            uid = reservation.pod.uid
             try:
                 with self._alone(uid):
-                    if self._settle(uid, promise.pod.key) is None:
+                    if self._settle(uid, reservation.pod.key) is None:
                         freed += 1
             except NotBoundError as exc:
-                log.info("bind of pod %s has no known result yet: %s", promise.pod.key, exc)
+                log.info("bind of pod %s has no known result yet: %s", reservation.pod.key, exc)
         return freed
 
     def find(self, key: str, uid: str) -> Object:

@@ -2,7 +2,7 @@
 
 kube-scheduler evicts no pod where a node has enough in total but no single device has. The module
 ``victims`` chooses the pods; they are evicted here through the Eviction API, so that the API
-server enforces PodDisruptionBudgets. What they free is claimed for the waiting pod, for a time.
+server enforces PodDisruptionBudgets. What they free is reserved for the waiting pod, for a time.
 """
 
 from __future__ import annotations

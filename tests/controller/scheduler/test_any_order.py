@@ -181,9 +181,9 @@ class Cluster(RuleBasedStateMachine):
     @rule()
     def resolve(self):
         """Resolve binds in doubt: one that has not arrived by now never will, and is released."""
-        for promise in self.cache.doubtful(self.now):
-            uid = promise.pod.uid
-            name = promise.pod.key.partition("/")[2]
+        for reservation in self.cache.doubtful(self.now):
+            uid = reservation.pod.uid
+            name = reservation.pod.key.partition("/")[2]
             self.asked.pop(uid, None)
             thing = self.pods.get(name)
             there = thing is not None and thing["metadata"]["uid"] == uid
@@ -218,9 +218,9 @@ class Cluster(RuleBasedStateMachine):
                 for holding in pod.held:
                     sums[holding.share.uuid] += holding.share.vcore
             elif uid in self.asked and self.asked[uid][0] == name:
-                promise = self.cache.find(uid)
-                assert promise is not None, "it may still be bound"
-                for holding in promise.held:
+                reservation = self.cache.find(uid)
+                assert reservation is not None, "it may still be bound"
+                for holding in reservation.held:
                     sums[holding.share.uuid] += holding.share.vcore
         assert all(vcore <= 100 for vcore in sums.values()), sums
 

@@ -75,7 +75,7 @@ def test_an_unanswered_bind_stays_reserved_and_is_in_doubt(known):
     known.reserve(one, "n1", 0)
     assert known.doubtful(SECONDS - 1) == []
     assert known.expire(10 * SECONDS) == []
-    assert [promise.pod.uid for promise in known.doubtful(SECONDS)] == [one.uid]
+    assert [reservation.pod.uid for reservation in known.doubtful(SECONDS)] == [one.uid]
     assert free(known) == [50, 100]
     see(known, bound("one", "n1"))
     assert known.doubtful(10 * SECONDS) == []
@@ -99,7 +99,7 @@ def test_a_bound_pod_that_becomes_unbound_is_in_doubt_and_then_free(known):
     assert known.doubtful(0) == []
     see(known, one)
     assert free(known) == [50, 100]
-    assert [promise.pod for promise in known.doubtful(0)] == [one]
+    assert [reservation.pod for reservation in known.doubtful(0)] == [one]
     known.release(one.uid)
     assert free(known) == [100, 100]
     assert known.reserve(one, "n2", 0)
@@ -214,20 +214,22 @@ def test_a_pod_on_unknown_devices_is_placed_as_its_agent_would(known):
 def test_an_expected_reservation_expires_or_is_bound_unchanged(known):
     one = ask("one", pods.container(vcore=60))
     shares = {"main": (pods.share(1, 60),)}
-    expected = known.promised(one, "n1", shares, node_info.Certainty.EXPECTED, 5)
-    known.promise(expected)
+    expected = known.build_reservation(one, "n1", shares, node_info.Certainty.EXPECTED, 5)
+    known.store_expiring(expected)
     assert free(known) == [100, 40]
     assert known.expire(4) == []
     assert known.expire(5) == [one]
     assert free(known) == [100, 100]
-    known.promise(expected)
+    known.store_expiring(expected)
     assert known.reserve(one, "n1", 0) == shares
 
 
 def test_an_expected_reservation_moves_off_an_unusable_device(known):
     one = ask()
-    known.promise(
-        known.promised(one, "n1", {"main": (pods.share(0),)}, node_info.Certainty.EXPECTED, 5)
+    known.store_expiring(
+        known.build_reservation(
+            one, "n1", {"main": (pods.share(0),)}, node_info.Certainty.EXPECTED, 5
+        )
     )
     known.see_node("n1", pods.published(devices=(device(0, cordoned=True), device(1))))
     assert known.reserve(one, "n1", 0) == {"main": (pods.share(1),)}
@@ -237,7 +239,9 @@ def test_an_expected_reservation_moves_off_an_unusable_device(known):
 def test_an_expected_reservation_never_replaces_a_bind(known):
     one = ask()
     shares = known.reserve(one, "n1", 0)
-    known.promise(known.promised(one, "n2", shares, node_info.Certainty.EXPECTED, 5))
+    known.store_expiring(
+        known.build_reservation(one, "n2", shares, node_info.Certainty.EXPECTED, 5)
+    )
     assert free(known, "n2") == [100, 100]
 
 

@@ -69,7 +69,7 @@ class ReadForLong(disruption_budgets.Reader):
 @pytest.mark.slow
 def test_a_claim_that_expires_while_budgets_are_read_is_not_renewed(cluster):
     _, connection = cluster
-    known = cache.Cache(cache.SchedulerSettings(claim_seconds=1.0))
+    known = cache.Cache(cache.SchedulerSettings(nomination_seconds=1.0))
     decider = extender.Decider(known)
     known.see_node("n0", pods.published(1))
     low = pods.bind(pods.pod("low"), "n0", {"main": (pods.share(0, 60),)})

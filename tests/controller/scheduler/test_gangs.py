@@ -249,10 +249,10 @@ def test_two_gangs_never_wait_for_each_others_devices(taken, one, two):
 
 
 def arrive(known, made, pod, now):
-    promise = known.find(pod.uid)
-    if promise is not None:
+    reservation = known.find(pod.uid)
+    if reservation is not None:
         try:
-            made.arrive(pod, promise.node, now)
+            made.arrive(pod, reservation.node, now)
         except errors.UnavailableError:
             assert known.find(pod.uid) is None
 
@@ -262,8 +262,8 @@ def bound(known, those):
 
 
 def is_bound(known, pod):
-    promise = known.find(pod.uid)
-    return promise is not None and promise.state is node_info.Certainty.BINDING
+    reservation = known.find(pod.uid)
+    return reservation is not None and reservation.state is node_info.Certainty.BINDING
 
 
 def check(known, those):
@@ -271,8 +271,8 @@ def check(known, those):
     for name in ("a", "b"):
         members = [pod for pod in those if pod.gang.name == f"team/{name}"]
         assert len({is_bound(known, pod) for pod in members}) == 1
-        promised = [known.find(pod.uid) is not None for pod in members]
-        assert all(promised) or not any(promised)
+        reservation = [known.find(pod.uid) is not None for pod in members]
+        assert all(reservation) or not any(reservation)
 
 
 @pytest.mark.slow

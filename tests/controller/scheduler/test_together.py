@@ -161,7 +161,7 @@ def frequent(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("frequent")
-@pytest.mark.parametrize("led", [cache.SchedulerSettings(claim_seconds=0.5)], indirect=True)
+@pytest.mark.parametrize("led", [cache.SchedulerSettings(nomination_seconds=0.5)], indirect=True)
 def test_another_pod_is_evicted_for_one_that_never_terminates(led, monkeypatch):
     monkeypatch.setattr(preemption_evictions, "AGAIN_SECONDS", 0.1)
     monkeypatch.setattr(disruption_budgets, "PROTECTED_SECONDS", 0.3)

@@ -142,14 +142,14 @@ def test_an_unused_claim_expires():
     high = ask()
     (victim,) = made.preempt(high, ["n0"], victims.NO_BUDGETS, 0).victims
     known.see_pod(victim.key, None)
-    seconds = known.settings.claim_seconds
+    seconds = known.settings.nomination_seconds
     assert made.filter(ask("other", 60), ["n0"], seconds - 1).fitting == []
     assert made.filter(ask("other", 60), ["n0"], seconds).fitting == ["n0"]
 
 
 def test_a_victim_that_outlives_the_claim_no_longer_counts_as_terminating():
     known, made = cluster(running("a", 0), running("b", 1, priority=5))
-    high, seconds = ask(), known.settings.claim_seconds
+    high, seconds = ask(), known.settings.nomination_seconds
     known.see_pod(high.key, high)
     assert made.filter(high, ["n0"], 0).fitting == []
     assert [
@@ -170,7 +170,7 @@ def test_a_victim_that_outlives_the_claim_no_longer_counts_as_terminating():
 
 def test_preempting_before_the_periodic_check_ignores_an_overdue_victim_too():
     known, made = cluster(running("a", 0, leaving=True), running("b", 1))
-    high, seconds = ask(), known.settings.claim_seconds
+    high, seconds = ask(), known.settings.nomination_seconds
     known.see_pod(high.key, high)
     assert made.preempt(high, ["n0"], victims.NO_BUDGETS, 0).victims == ()
     plan = made.preempt(high, ["n0"], victims.NO_BUDGETS, seconds)
@@ -183,7 +183,7 @@ def test_preempting_before_the_periodic_check_ignores_an_overdue_victim_too():
 def test_without_other_candidates_it_waits_for_the_same_victim_and_evicts_no_other():
     those = [running("a", 0, leaving=True), running("b", 1, priority=200), running("c", 2)]
     known, made = cluster(*those, devices=3)
-    high, seconds = ask(vcore=200, size=None), known.settings.claim_seconds
+    high, seconds = ask(vcore=200, size=None), known.settings.nomination_seconds
     known.see_pod(high.key, high)
     plan = made.preempt(high, ["n0"], victims.NO_BUDGETS, 0)
     assert [victim.key for victim in plan.victims] == ["team/c"]
@@ -200,7 +200,7 @@ def test_without_other_candidates_it_waits_for_the_same_victim_and_evicts_no_oth
 
 def test_a_victim_that_was_never_evicted_does_not_count_as_overdue():
     known, made = cluster(running("a", 0), devices=1)
-    high, seconds = ask(), known.settings.claim_seconds
+    high, seconds = ask(), known.settings.nomination_seconds
     known.see_pod(high.key, high)
     for now in (0, seconds):  # the victim was never evicted
         known.expire(now)
@@ -211,7 +211,7 @@ def test_a_victim_that_was_never_evicted_does_not_count_as_overdue():
 
 def test_the_schedulers_victims_that_do_not_terminate_are_supplemented():
     known, made = cluster(running("a", 0), running("b", 1))
-    high, other, seconds = ask(), ask("other"), known.settings.claim_seconds
+    high, other, seconds = ask(), ask("other"), known.settings.nomination_seconds
     known.see_pod(high.key, high)
     plan = made.preempt(high, ["n0"], victims.NO_BUDGETS, 0)
     (gone,) = plan.victims

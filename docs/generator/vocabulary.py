@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from generator.tables import code, table
 from pyvgpu import names
-from pyvgpu.controller.scheduler.shell import leading, requeue
+from pyvgpu.controller.scheduler.shell import leader_label, requeue
 from pyvgpu.controller.sidecar import exit_reports, mark_names, nodes
 from pyvgpu.controller.webhook import argv
 from pyvgpu.deviceplugin.gpu_manager import profile
@@ -178,7 +178,7 @@ KEPT: tuple[Row, ...] = (
         "the node group: an example of the taint that the agent removes when it is ready; "
         "`agent.startupTaint` names it",
     ),
-    (leading.LABEL, "the scheduler's pod", "the scheduler: `leads` on the replica that answers"),
+    (leader_label.LABEL, "the scheduler's pod", "the scheduler: `leads` on the replica that answers"),
     (
         names.SIDECAR_LABEL,
         "pod",

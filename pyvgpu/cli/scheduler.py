@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pyvgpu import errors
 from pyvgpu.cli import cluster_options, scheduler_snapshot, serving, table
 from pyvgpu.controller.scheduler import cache
-from pyvgpu.controller.scheduler.shell import leader, leading, session
+from pyvgpu.controller.scheduler.shell import leader, leader_label, session
 from pyvgpu.http import endpoints
 from pyvgpu.kube import leases
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-NAME = leading.LEASE
+NAME = leader_label.LEASE
 KEY = f"{cluster_options.AGENTS}/pyvgpu-placement"
 DRAIN_SECONDS = 2  # for kube-scheduler to move on to another replica
 
@@ -131,7 +131,7 @@ def run(options: argparse.Namespace) -> int:
     meter.watch(lambda: served.term, lambda: lease.is_held, known.expires)
 
     def begin() -> session.Term:
-        own = leading.OwnPod(api, namespace, options.pod)
+        own = leader_label.OwnPod(api, namespace, options.pod)
         return session.Term(api, settings, sealing.all, own, meter, lease.is_held_for)
 
     def not_ready() -> str:

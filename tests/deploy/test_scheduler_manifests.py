@@ -10,7 +10,7 @@ import release
 from pyvgpu.cli import scheduler as command
 from pyvgpu.cli.main import COMMANDS
 from pyvgpu.controller.certs import serving_certificate
-from pyvgpu.controller.scheduler.shell import leading, requeue
+from pyvgpu.controller.scheduler.shell import leader_label, requeue
 
 THINGS, (AGENT,) = (
     charted.part([prefix], "scheduler.mode=patch") for prefix in ("scheduler/", "agent/agent.yaml")
@@ -74,8 +74,8 @@ def test_security_context_is_restricted(template):
 def test_service_selects_the_leader(template):
     service = find("Service", PLACE.name)["spec"]
     labels = template["metadata"]["labels"]
-    assert service["selector"] == {**labels, leading.LABEL: leading.LEADS}
-    assert leading.LABEL not in labels
+    assert service["selector"] == {**labels, leader_label.LABEL: leader_label.LEADS}
+    assert leader_label.LABEL not in labels
 
 
 def test_applying_the_secrets_keeps_their_data():
@@ -95,7 +95,7 @@ def test_rbac_rules_are_limited_to_its_object_names():
 def test_policy_allows_the_schedulers_label_and_annotation():
     policy = find("ValidatingAdmissionPolicy", "pyvgpu-scheduler")["spec"]
     (rule,) = policy["validations"]
-    assert f'"{leading.LABEL}"' in rule["expression"]
+    assert f'"{leader_label.LABEL}"' in rule["expression"]
     assert f'"{requeue.ANNOTATION}"' in rule["expression"]
 
 

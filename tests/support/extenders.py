@@ -22,7 +22,7 @@ from pyvgpu import names
 from pyvgpu.allocator import annotations, datatypes
 from pyvgpu.controller.certs import serving_certificate
 from pyvgpu.controller.scheduler import pod_request
-from pyvgpu.controller.scheduler.shell import leading
+from pyvgpu.controller.scheduler.shell import leader_label
 from pyvgpu.kube import apiserver
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Extender:
         self._ours.until(
             "pods",
             self.name,
-            lambda current: leading.LABEL in current["metadata"]["labels"] and self._answers(),
+            lambda current: leader_label.LABEL in current["metadata"]["labels"] and self._answers(),
         )
 
     def stop(self, number: int = signal.SIGTERM) -> None:

@@ -19,7 +19,7 @@ from pyvgpu.kube import apiserver
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from pyvgpu.controller.scheduler.shell import leading
+    from pyvgpu.controller.scheduler.shell import leader_label
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Waker:
 
     def __init__(
         self,
-        own: leading.OwnPod,
+        own: leader_label.OwnPod,
         freed: Callable[[], Collection[object]],
         counted: Callable[[], None],
     ) -> None:

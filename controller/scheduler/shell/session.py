@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pyvgpu.controller.scheduler import pod_request
-    from pyvgpu.controller.scheduler.shell import leading
+    from pyvgpu.controller.scheduler.shell import leader_label
     from pyvgpu.controller.scheduler.shell.scheduler_metrics import SchedulerMeter
     from pyvgpu.kube import apiserver
 
@@ -47,7 +47,7 @@ class Term:
         api: apiserver.ApiServer,
         settings: cache.SchedulerSettings,
         keys: Callable[[], Sequence[bytes]],
-        own: leading.OwnPod,
+        own: leader_label.OwnPod,
         meter: SchedulerMeter,
         leads: Callable[[float], bool],
     ) -> None:

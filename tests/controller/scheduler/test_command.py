@@ -15,7 +15,7 @@ import small_api
 import waiting
 
 from pyvgpu.controller.certs import certificates, serving_certificate
-from pyvgpu.controller.scheduler.shell import leading
+from pyvgpu.controller.scheduler.shell import leader_label
 from pyvgpu.kube import leases
 
 pytestmark = pytest.mark.slow
@@ -36,7 +36,7 @@ class Scheduler(served.Program):
 
     @property
     def leads(self):
-        return leading.LABEL in self.api.read(f"{FOLDER}/{self.name}")["metadata"]["labels"]
+        return leader_label.LABEL in self.api.read(f"{FOLDER}/{self.name}")["metadata"]["labels"]
 
     def until_leading(self):
         self.until_ready()

@@ -14,7 +14,7 @@ from pyvgpu.controller.scheduler.shell import (
     binding,
     cache_watch,
     disruption_budgets,
-    leading,
+    leader_label,
     preemption_evictions,
     scheduling_events,
     session,
@@ -31,7 +31,7 @@ class Led:
     def __init__(self, api, connection, settings):
         self.api, self.stop = api, threading.Event()
         self.leads_for = 60.0  # seconds
-        own = leading.OwnPod(connection, "pyvgpu", "")
+        own = leader_label.OwnPod(connection, "pyvgpu", "")
         meter = SchedulerMeter()
         self.term = session.Term(
             connection,

@@ -17,7 +17,7 @@ import waiting
 from agents import NODE, container, said
 
 from pyvgpu import names
-from pyvgpu.controller.scheduler.shell import leading, requeue
+from pyvgpu.controller.scheduler.shell import leader_label, requeue
 from pyvgpu.kube import apiserver
 
 pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.timeout(400)]
@@ -45,7 +45,7 @@ def leaders(ours):
     return [
         replica["metadata"]["name"]
         for replica in replicas(ours)
-        if replica["metadata"]["labels"].get(leading.LABEL) == leading.LEADS
+        if replica["metadata"]["labels"].get(leader_label.LABEL) == leader_label.LEADS
     ]
 
 
@@ -161,10 +161,10 @@ def test_scheduler_may_only_label_its_own_pods(scheduler, tmp_path):
         account.call("PATCH", path, {"dryRun": "All"}, body, apiserver.MERGE_PATCH)
 
     own, (other, *_) = replicas(scheduler)[0], made.webhooks(scheduler)
-    change(own, "labels", leading.LABEL)
+    change(own, "labels", leader_label.LABEL)
     change(own, "annotations", requeue.ANNOTATION)
     for pod, part, key in (
-        (other, "labels", leading.LABEL),
+        (other, "labels", leader_label.LABEL),
         (own, "labels", "app"),
         (own, "labels", "mine"),
         (own, "annotations", names.DEVICES_ANNOTATION),

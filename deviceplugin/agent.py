@@ -81,14 +81,14 @@ class Agent:
 
     def __init__(self, settings: AgentSettings) -> None:
         self._settings = settings
-        self._parts = components.Parts()
+        self._components = components.Components()
         self._meter = metric_families.AgentMeter(require_cdi=settings.require_cdi)
         self._recent = status_history.Recent()
         self._looked = threading.Event()  # the driver was looked for once
 
     def stop(self) -> None:
         """Let :meth:`run` end."""
-        self._parts.stop()
+        self._components.stop()
 
     def run(self) -> None:
         """Serve kubelet."""
@@ -119,7 +119,7 @@ class Agent:
             grant_manager: manager.GrantManager
             found: node_devices.Devices
             scheduled = scheduler_link.add(
-                self._parts,
+                self._components,
                 settings,
                 own,
                 known,
@@ -164,9 +164,9 @@ class Agent:
                 Api.PLUGIN: lambda: claim_status.held_by_counters(grant_manager)
             }
             node_of = driver.NodeServices(grant_manager, made, found, gates, holders)
-            sockets = driver.add(self._parts, settings, own, node_of, self._meter.called)
+            sockets = driver.add(self._components, settings, own, node_of, self._meter.called)
             self._add_time_slices(node_of, known, served)
-            self._parts.add("moves", lambda: self._move(node_of))
+            self._components.add("moves", lambda: self._move(node_of))
             ordering = admin_socket.Orders(settings.state, self._hands(grant_manager, made, found))
             stack.callback(ordering.stop)
             ordering.start()
@@ -190,8 +190,10 @@ class Agent:
             )
             if settings.startup_taint:
                 self._add_taint(own, settings.startup_taint, inside)
-            stack.enter_context(agent_http.showing(settings, self._parts, self._meter, inside))
-            self._parts.run()
+            stack.enter_context(
+                agent_http.showing(settings, self._components, self._meter, inside)
+            )
+            self._components.run()
 
     def _add_taint(
         self, own: own_node.OwnNode | None, key: str, inside: agent_http.Inside
@@ -201,7 +203,7 @@ class Agent:
                 f"--startup-taint {key}: needs the API server: run as a pod, or give --kubeconfig"
             )
         removing = startup_taint.StartupTaint(own, key, inside.ready)
-        self._parts.add("taint", lambda: removing.run(self._parts.wait))
+        self._components.add("taint", lambda: removing.run(self._components.wait))
 
     def _add_watches(self, own: own_node.OwnNode, known: node_pods.Pods) -> None:
         for seen in (own, known):
@@ -209,8 +211,8 @@ class Agent:
                 seen.sync()
             except apiserver.ServerError as exc:
                 log.warning("the API server is not available yet: %s", exc)
-        self._parts.add("node", own.run, own.stop)
-        self._parts.add("pods", known.run, known.stop)
+        self._components.add("node", own.run, own.stop)
+        self._components.add("pods", known.run, known.stop)
 
     def _add_cluster(
         self,
@@ -225,21 +227,21 @@ class Agent:
         grant_manager.observers.reported.add(reports.tell)
         grant_manager.observers.withdrawn.add(reports.withdraw)
         for name, run in reports.runs.items():
-            self._parts.add(name, run, reports.stop)
+            self._components.add(name, run, reports.stop)
         following = pod_annotations.PodAnnotations(known, grant_manager, reports.tell)
         known.changed.add(following.changed)
-        self._parts.add("wishes", following.run, following.stop)
+        self._components.add("wishes", following.run, following.stop)
         noted = cordoned_devices.CordonWatch(
             own, lambda: {device.uuid for device in grant_manager.devices}, found.follow_cordons
         )
-        self._parts.add("cordons", lambda: noted.run(self._parts.wait))
+        self._components.add("cordons", lambda: noted.run(self._components.wait))
         if not self._settings.beside_nvidia and not self._settings.simulate:
             state_folder = self._settings.state
             others = other_plugin.OtherPluginWatch(
                 own, state_folder, found.stand_back, reports.tell, lambda: served.replicas
             )
             others.look()  # before any device is offered
-            self._parts.add("others", lambda: others.run(self._parts.wait))
+            self._components.add("others", lambda: others.run(self._components.wait))
         return display.marks_by(known.seen)
 
     def _written(self, what: str, event: events.GrantEvent) -> None:
@@ -255,7 +257,7 @@ class Agent:
         follower: driver_follower.DriverFollower,
     ) -> collector.Collector:
         """Add the components that work on the node itself."""
-        add, wait = self._parts.add, self._parts.wait
+        add, wait = self._components.add, self._components.wait
         add("mirror", follower.run, follower.stop)
         collecting = collector.Collector(grant_manager, made)
         add("collector", lambda: collecting.run(wait))
@@ -294,7 +296,7 @@ class Agent:
             is_alive=known.is_alive if known else None,
         )
         kubelet = time_slice_service.KubeletAccess.of(settings, self._meter.called)
-        slices = time_slice_service.add(self._parts, serve, served, view, kubelet)
+        slices = time_slice_service.add(self._components, serve, served, view, kubelet)
         grant_manager.observers.changed.add(slices.changed)
         node.holders[Api.TIME_SLICES] = slices.held
 
@@ -304,7 +306,7 @@ class Agent:
         def held(api: Api) -> set[str] | None:
             return node.holders[api]() if api in node.holders else None
 
-        node.gates.run(self._parts.wait, held, node.devices.show)
+        node.gates.run(self._components.wait, held, node.devices.show)
 
     def _add_plugins(
         self, grant_manager: manager.GrantManager, offers: dict[device_ids.ResourceKind, Offer]
@@ -323,7 +325,7 @@ class Agent:
             self._looked.wait(_FIRST_LOOK_SECONDS)  # else kubelet would see no devices at first
             registrar.run()
 
-        self._parts.add("registrar", register, registrar.stop)
+        self._components.add("registrar", register, registrar.stop)
         return registrar
 
     def _hands(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pyvgpu.deviceplugin.agent_settings import AgentSettings
-    from pyvgpu.deviceplugin.components import Parts
+    from pyvgpu.deviceplugin.components import Components
     from pyvgpu.deviceplugin.containers.collector import Collector
     from pyvgpu.deviceplugin.containers.store import GrantStore
     from pyvgpu.deviceplugin.devices.node_devices import Devices
@@ -65,9 +65,12 @@ class Inside:
 
 @contextlib.contextmanager
 def showing(
-    settings: AgentSettings, parts: Parts, meter: metric_families.AgentMeter, inside: Inside
+    settings: AgentSettings,
+    components: Components,
+    meter: metric_families.AgentMeter,
+    inside: Inside,
 ) -> Iterator[None]:
-    """Serve while the block runs, at the addresses in *settings*; add the sampler to *parts*."""
+    """Serve while the block runs, at the addresses in *settings*; add the sampler to *components*."""
     if settings.listen is None and settings.display is None:
         yield
         return
@@ -83,7 +86,7 @@ def showing(
         waiting=lambda: inside.grant_manager.waiting,
         driver_limit=inside.devices.limits.of,
     )
-    parts.add("usage", lambda: using.run(parts.wait, lambda: inside.recent.look(shown)))
+    components.add("usage", lambda: using.run(components.wait, lambda: inside.recent.look(shown)))
     meter.show(shown)
     theirs = display.DisplaySources(
         settings.node, shown, lambda: inside.devices.held, inside.marks

@@ -15,20 +15,20 @@ log = logging.getLogger(__name__)
 
 
 def nothing() -> None:
-    """Do nothing: the stop function of a component that uses :meth:`Parts.wait`."""
+    """Do nothing: the stop function of a component that uses :meth:`Components.wait`."""
 
 
-class Parts:
+class Components:
     """Components that run concurrently; if one returns or fails, all end."""
 
     def __init__(self) -> None:
-        self._parts: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {}
+        self._components: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {}
         self._ended = threading.Event()
         self._failure: errors.PyVgpuError | None = None
 
     def add(self, name: str, run: Callable[[], None], stop: Callable[[], None] = nothing) -> None:
         """Add a component; *stop* is called once, to make *run* return."""
-        self._parts[name] = (run, stop)
+        self._components[name] = (run, stop)
 
     def stop(self) -> None:
         """Let :meth:`run` end."""
@@ -42,12 +42,12 @@ class Parts:
         """Run all components until :meth:`stop`, or until one ends; raise its failure, if any."""
         threads = [
             threading.Thread(target=self._guarded, args=(run,), name=name)
-            for name, (run, _) in self._parts.items()
+            for name, (run, _) in self._components.items()
         ]
         for thread in threads:
             thread.start()
         self._ended.wait()
-        for _, stop in self._parts.values():
+        for _, stop in self._components.values():
             stop()
         for thread in threads:
             thread.join()

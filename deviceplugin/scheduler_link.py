@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyvgpu.deviceplugin.agent_settings import AgentSettings
     from pyvgpu.deviceplugin.cluster import node_pods, own_node
-    from pyvgpu.deviceplugin.components import Parts
+    from pyvgpu.deviceplugin.components import Components
     from pyvgpu.deviceplugin.grants import placement, pod_identity
     from pyvgpu.deviceplugin.grants.manager import GrantManager
 
@@ -31,7 +31,7 @@ class Scheduling:
 
 
 def add(
-    parts: Parts,
+    components: Components,
     settings: AgentSettings,
     node: own_node.OwnNode | None,
     known: node_pods.Pods | None,
@@ -51,7 +51,7 @@ def add(
                 "run as a pod, or give --kubeconfig FILE"
             )
         return Scheduling(interfaces.StartPolicy(), str)
-    choose, trouble = _chooser(parts, settings, known, observers, minors)
+    choose, trouble = _chooser(components, settings, known, observers, minors)
 
     def text() -> str:
         granted = grant_manager().known.values()
@@ -65,7 +65,7 @@ def add(
 
     publisher = node_annotation.NodePublisher(node, text, labels)
     observers.changed.add(publisher.changed)
-    parts.add("publisher", publisher.run, publisher.stop)
+    components.add("publisher", publisher.run, publisher.stop)
     policy = interfaces.StartPolicy(
         find_name=known.name_of,
         choose=choose,
@@ -76,7 +76,7 @@ def add(
 
 
 def _chooser(
-    parts: Parts,
+    components: Components,
     settings: AgentSettings,
     known: node_pods.Pods,
     observers: interfaces.Observers,
@@ -86,7 +86,7 @@ def _chooser(
     if settings.profile is Profile.GAIA:
         noting = predicate_annotations.Predicates(known, settings.node, minors)
         observers.bound.add(noting.note)
-        parts.add("predicates", noting.run, noting.stop)
+        components.add("predicates", noting.run, noting.stop)
         if settings.placement_key is None:
             return noting.choose, str
     if settings.placement_key is None:

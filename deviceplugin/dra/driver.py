@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pyvgpu.deviceplugin.agent_settings import AgentSettings
     from pyvgpu.deviceplugin.cluster import own_node
-    from pyvgpu.deviceplugin.components import Parts
+    from pyvgpu.deviceplugin.components import Components
     from pyvgpu.deviceplugin.containers.backend import GrantBackend
     from pyvgpu.deviceplugin.devices.allocation_moves import DeviceApis
     from pyvgpu.deviceplugin.devices.node_devices import Devices
@@ -47,7 +47,7 @@ class NodeServices:
 
 
 def add(
-    parts: Parts,
+    components: Components,
     settings: AgentSettings,
     own: own_node.OwnNode | None,
     node: NodeServices,
@@ -117,8 +117,8 @@ def add(
         return claim_status.held_by_claims(api, settings.node, grant_manager)
 
     node.holders[Api.DRA] = held
-    parts.add("dra", lambda: sockets.run(parts.wait))
-    parts.add("slices", publisher.run, publisher.stop)
-    parts.add("watch of slices", publisher.watch.run, publisher.watch.stop)
-    parts.add("claims", telling.run, telling.stop)
+    components.add("dra", lambda: sockets.run(components.wait))
+    components.add("slices", publisher.run, publisher.stop)
+    components.add("watch of slices", publisher.watch.run, publisher.watch.stop)
+    components.add("claims", telling.run, telling.stop)
     return sockets

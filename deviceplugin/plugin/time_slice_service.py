@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyvgpu.deviceplugin.agent_settings import AgentSettings, TimeSlicing
-    from pyvgpu.deviceplugin.components import Parts
+    from pyvgpu.deviceplugin.components import Components
     from pyvgpu.deviceplugin.kubelet import call_timing
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class KubeletAccess:
 
 
 def add(
-    parts: Parts,
+    components: Components,
     serve: TimeSlicing,
     served: time_slices.ServedResources,
     node: time_slices.NodeView,
@@ -75,7 +75,7 @@ def add(
     slices = time_slices.TimeSlices(serve, node, sources)
     plugin = plugin_server.Plugin(kubelet.plugins, slices.offer, slices, kubelet.count)
     registrar = registration.Registrar(kubelet.plugins, [plugin], time_slices.LOCK)
-    parts.add("time slices", slices.run, slices.stop)
+    components.add("time slices", slices.run, slices.stop)
 
     def register() -> None:
         node.ready()
@@ -85,12 +85,12 @@ def add(
             if not warned:
                 log.warning("not serving %s yet: %s", serve.resource, other)
             warned = True
-            if parts.wait(time_slices.LOOK_SECONDS):
+            if components.wait(time_slices.LOOK_SECONDS):
                 return
         served.add(serve.resource, serve.replicas)
         slices.look()
         log.info("serving %d of %s for each device", serve.replicas, serve.resource)
         registrar.run()
 
-    parts.add("registrar of time slices", register, registrar.stop)
+    components.add("registrar of time slices", register, registrar.stop)
     return slices

@@ -63,7 +63,7 @@ from pyvgpu.kube import apiserver
 from pyvgpu.volumes import driver_follower, folder_watch, node_mirror, survey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from pyvgpu import quota
@@ -160,13 +160,17 @@ class Agent:
                     "cannot detect another device plugin, such as NVIDIA's, that offers this "
                     "node's GPUs: this needs the API server (run as a pod, or give --kubeconfig)"
                 )
+            node_of = driver.NodeServices(grant_manager, made, found, gates)
+            claims = driver.add(self._components, settings, own, node_of, self._meter.called)
+            sliced = self._add_time_slices(node_of, known, served)
             holders: dict[Api, Callable[[], set[str] | None]] = {
                 Api.PLUGIN: lambda: claim_status.held_by_counters(grant_manager)
             }
-            node_of = driver.NodeServices(grant_manager, made, found, gates, holders)
-            sockets = driver.add(self._components, settings, own, node_of, self._meter.called)
-            self._add_time_slices(node_of, known, served)
-            self._components.add("moves", lambda: self._move(node_of))
+            if claims:
+                holders[Api.DRA] = claims.held
+            if sliced:
+                holders[Api.TIME_SLICES] = sliced.held
+            self._components.add("moves", lambda: self._move(node_of, holders))
             ordering = admin_socket.Orders(settings.state, self._hands(grant_manager, made, found))
             stack.callback(ordering.stop)
             ordering.start()
@@ -186,7 +190,7 @@ class Agent:
                     self._recent,
                     trouble,
                 ),
-                sockets,
+                claims.sockets if claims else None,
             )
             if settings.startup_taint:
                 self._add_taint(own, settings.startup_taint, inside)
@@ -272,14 +276,14 @@ class Agent:
         node: driver.NodeServices,
         known: node_pods.Pods | None,
         served: time_slices.ServedResources,
-    ) -> None:
-        """Add the plugin of time slices, if any device is allocated by them."""
+    ) -> time_slices.TimeSlices | None:
+        """Add the plugin of time slices, if any device is allocated by them; None if none is."""
         settings, grant_manager = self._settings, node.grant_manager
         serve = time_slice_service.wanted(
             settings.time_slicing, served, in_use=node.gates.any_of(Api.TIME_SLICES)
         )
         if serve is None:
-            return
+            return None
 
         def claims_of(uid: str) -> bool:
             claimed = (grant.owner for grant in grant_manager.known.values() if grant.claim)
@@ -298,13 +302,20 @@ class Agent:
         kubelet = time_slice_service.KubeletAccess.of(settings, self._meter.called)
         slices = time_slice_service.add(self._components, serve, served, view, kubelet)
         grant_manager.observers.changed.add(slices.changed)
-        node.holders[Api.TIME_SLICES] = slices.held
+        return slices
 
-    def _move(self, node: driver.NodeServices) -> None:
-        """Move devices to their configured API once the former has none of them allocated."""
+    def _move(
+        self,
+        node: driver.NodeServices,
+        holders: Mapping[Api, Callable[[], set[str] | None]],
+    ) -> None:
+        """Move devices to their configured API once the former has none of them allocated.
+
+        *holders*: the UUIDs of devices that each running API has allocated; None if unknown.
+        """
 
         def held(api: Api) -> set[str] | None:
-            return node.holders[api]() if api in node.holders else None
+            return holders[api]() if api in holders else None
 
         node.gates.run(self._components.wait, held, node.devices.show)
 

@@ -70,7 +70,7 @@ def showing(
     meter: metric_families.AgentMeter,
     inside: Inside,
 ) -> Iterator[None]:
-    """Serve while the block runs, at the addresses in *settings*; add the sampler to *components*."""
+    """Serve while the block runs, at the addresses in *settings*; add the sampler of usage."""
     if settings.listen is None and settings.display is None:
         yield
         return

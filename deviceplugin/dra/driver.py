@@ -11,7 +11,6 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
-from pyvgpu.deviceplugin.allocation_api import Api
 from pyvgpu.deviceplugin.dra import (
     admin_access,
     claim_status,
@@ -42,8 +41,14 @@ class NodeServices:
     made: GrantBackend
     devices: Devices
     gates: DeviceApis
-    # Of each API, the UUIDs of devices that it has allocated; None if unknown. Added to.
-    holders: dict[Api, Callable[[], set[str] | None]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DraDriver:
+    """The running DRA driver, as the rest of the agent uses it."""
+
+    sockets: dra_server.Sockets
+    held: Callable[[], set[str] | None]  # UUIDs of the devices that claims hold; None if unknown
 
 
 def add(
@@ -52,8 +57,8 @@ def add(
     own: own_node.OwnNode | None,
     node: NodeServices,
     count: call_timing.Count,
-) -> dra_server.Sockets | None:
-    """Add the components if DRA allocates any device; return the sockets.
+) -> DraDriver | None:
+    """Add the components if DRA allocates any device; None if it allocates none.
 
     UsageError without an API server, from which claims are read.
     """
@@ -116,9 +121,8 @@ def add(
             return None
         return claim_status.held_by_claims(api, settings.node, grant_manager)
 
-    node.holders[Api.DRA] = held
     components.add("dra", lambda: sockets.run(components.wait))
     components.add("slices", publisher.run, publisher.stop)
     components.add("watch of slices", publisher.watch.run, publisher.watch.stop)
     components.add("claims", telling.run, telling.stop)
-    return sockets
+    return DraDriver(sockets, held)

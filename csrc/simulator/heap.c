@@ -263,7 +263,7 @@ bool heap_needs_block(const struct heap *heap, uint64_t size, enum heap_group gr
     return size < HEAP_LARGE && !heap->partial[group][class_of_size(size)];
 }
 
-struct allocation *heap_take(struct heap *heap, uint64_t size, enum heap_group group)
+struct allocation *heap_allocate(struct heap *heap, uint64_t size, enum heap_group group)
 {
     struct allocation *allocation =
         size >= HEAP_LARGE ? take_run(heap, size) : take_object(heap, size, group);
@@ -301,7 +301,7 @@ static bool give_object(struct heap *heap, struct heap_slab *slab, struct alloca
     return is_counted;
 }
 
-bool heap_give(struct heap *heap, struct allocation *allocation)
+bool heap_free(struct heap *heap, struct allocation *allocation)
 {
     uintptr_t entry = heap->table[(allocation->base - heap->base) / HEAP_BLOCK];
     struct heap_run *run = (struct heap_run *) entry;

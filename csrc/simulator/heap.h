@@ -64,10 +64,10 @@ struct heap {
 int heap_open(struct heap *heap, const char *path, uint64_t memory);
 
 /* All of these under heap->lock. */
-struct allocation *heap_take(struct heap *heap, uint64_t size, enum heap_group group);
+struct allocation *heap_allocate(struct heap *heap, uint64_t size, enum heap_group group);
 
 /* True: a counted block was freed with it. */
-bool heap_give(struct heap *heap, struct allocation *allocation);
+bool heap_free(struct heap *heap, struct allocation *allocation);
 
 /* Would a small allocation of this size take a block? */
 bool heap_needs_block(const struct heap *heap, uint64_t size, enum heap_group group);

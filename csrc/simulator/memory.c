@@ -61,7 +61,7 @@ static bool leave(struct allocation *allocation)
 /* Under heap->lock. */
 static void give(struct heap *heap, struct allocation *allocation)
 {
-    if (heap_give(heap, allocation))
+    if (heap_free(heap, allocation))
         machine_discharge(process.machine, memory_heap_device(heap), process.slot, HEAP_BLOCK);
 }
 
@@ -104,7 +104,7 @@ static struct allocation *take(struct heap *heap, uint32_t device, uint64_t size
 
     if (takes_block && !machine_charge(process.machine, device, process.slot, HEAP_BLOCK))
         return NULL;
-    allocation = heap_take(heap, size, group);
+    allocation = heap_allocate(heap, size, group);
     if (!allocation && takes_block)
         machine_discharge(process.machine, device, process.slot, HEAP_BLOCK);
     return allocation;
@@ -190,7 +190,7 @@ CUresult memory_adopt(struct work_context *work, enum memory_kind kind, uint32_t
         return CUDA_ERROR_OPERATING_SYSTEM;
     pthread_mutex_lock(&heap->lock);
     /* Whole blocks, so that no small neighbour shares the block without bytes. */
-    allocation = heap_take(heap, size < HEAP_LARGE ? HEAP_LARGE : size, HEAP_PLAIN);
+    allocation = heap_allocate(heap, size < HEAP_LARGE ? HEAP_LARGE : size, HEAP_PLAIN);
     if (allocation) {
         allocation->size = size;
         describe(allocation, work, kind, 0);

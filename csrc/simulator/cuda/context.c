@@ -38,7 +38,7 @@ static struct CUctx_st *find(CUcontext handle)
     return NULL;
 }
 
-struct CUctx_st *context_numbered(uint64_t id)
+struct CUctx_st *context_find_by_id(uint64_t id)
 {
     struct CUctx_st *found = NULL;
 

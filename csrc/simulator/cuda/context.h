@@ -63,7 +63,7 @@ bool context_may_be_current(CUcontext handle);
 struct CUctx_st *context_primary(CUdevice device);
 
 /* The live context that has this number; NULL if it is gone. */
-struct CUctx_st *context_numbered(uint64_t id);
+struct CUctx_st *context_find_by_id(uint64_t id);
 
 /* The context behind a handle, or the calling thread's where it is NULL; NULL if it is gone. For a
  * green one that is its primary context.

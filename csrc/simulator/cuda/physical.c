@@ -211,7 +211,7 @@ CUresult physical_import(int share, uint64_t id, CUmemAllocationHandleType type,
 
 /* --- the API ---------------------------------------------------------------------------------- */
 
-static bool is_on_host(const CUmemAllocationProp *properties)
+static bool is_host_memory(const CUmemAllocationProp *properties)
 {
     return properties->location.type == CU_MEM_LOCATION_TYPE_HOST ||
            properties->location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA ||
@@ -225,7 +225,7 @@ static CUresult check_properties(const CUmemAllocationProp *properties, int *dev
     if (properties->requestedHandleTypes &
         ~(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_FABRIC))
         return CUDA_ERROR_NOT_SUPPORTED;
-    if (is_on_host(properties))
+    if (is_host_memory(properties))
         return CUDA_SUCCESS;
     REQUIRE(properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE);
     *device = process_device(properties->location.id);
@@ -244,7 +244,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
     result = check_properties(prop, &device);
     if (result != CUDA_SUCCESS)
         return result;
-    physical = physical_make(is_on_host(prop) ? PHYSICAL_HOST : PHYSICAL_DEVICE, size, prop);
+    physical = physical_make(is_host_memory(prop) ? PHYSICAL_HOST : PHYSICAL_DEVICE, size, prop);
     if (!physical)
         return CUDA_ERROR_OUT_OF_MEMORY;
     physical->device = (uint32_t) device;

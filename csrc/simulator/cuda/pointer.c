@@ -38,7 +38,7 @@ static void describe_unknown(CUpointer_attribute attribute, void *data)
     }
 }
 
-static bool is_on_host(const struct memory_info *info)
+static bool has_host_address(const struct memory_info *info)
 {
     return info->kind == MEMORY_HOST || info->kind == MEMORY_MANAGED;
 }
@@ -48,7 +48,7 @@ static CUresult describe(const struct memory_info *info, CUdeviceptr address,
 {
     switch ((int) attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-        *(CUcontext *) data = context_numbered(info->context_id);
+        *(CUcontext *) data = context_find_by_id(info->context_id);
         break;
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
         *(unsigned int *) data =
@@ -58,8 +58,8 @@ static CUresult describe(const struct memory_info *info, CUdeviceptr address,
         *(CUdeviceptr *) data = address;
         break;
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-        *(void **) data = is_on_host(info) ? (void *) (uintptr_t) address : NULL;
-        return is_on_host(info) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+        *(void **) data = has_host_address(info) ? (void *) (uintptr_t) address : NULL;
+        return has_host_address(info) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
         *(unsigned long long *) data = info->id;

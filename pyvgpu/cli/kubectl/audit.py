@@ -6,7 +6,7 @@ import datetime
 from typing import TYPE_CHECKING
 
 from pyvgpu.cli import cluster_options
-from pyvgpu.cli.kubectl import asking
+from pyvgpu.cli.kubectl import cluster_queries
 from pyvgpu.controller.kubectl import table_rows, tables
 
 if TYPE_CHECKING:
@@ -34,27 +34,27 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Add the options of `kubectl vgpu audit`."""
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
-    asking.add_options(parser, of_pods=True)
+    cluster_queries.add_options(parser, of_pods=True)
     cluster_options.add_agents(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Print events and findings; the exit code is 0 with or without any."""
-    asked = asking.ClusterQueries(options)
+    queries = cluster_queries.ClusterQueries(options)
     listed = [
         event
         for reason in table_rows.PAST_QUOTA
-        for event in asked.items(
-            asked.path("events"),
+        for event in queries.items(
+            queries.path("events"),
             "past events are unknown: you may not list events",
             {"fieldSelector": f"reason={reason}"},
         )
     ]
     events = table_rows.events(_once(listed), datetime.datetime.now(datetime.UTC))
-    found = table_rows.audits(asked.reports(None))
-    asked.print(("events", tables.EVENTS, events), ("nodes", tables.AUDITS, found))
+    found = table_rows.audits(queries.reports(None))
+    queries.print(("events", tables.EVENTS, events), ("nodes", tables.AUDITS, found))
     if not events:
-        asked.say_nothing_found("events of processes past their quota")
+        queries.say_nothing_found("events of processes past their quota")
     return 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyvgpu.cli.kubectl import asking
+from pyvgpu.cli.kubectl import cluster_queries
 from pyvgpu.controller.kubectl import device_holders, table_rows, tables
 
 if TYPE_CHECKING:
@@ -29,14 +29,14 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Add the options of `kubectl vgpu ps`."""
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
-    asking.add_options(parser, of_pods=True)
+    cluster_queries.add_options(parser, of_pods=True)
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the list; an empty one is not an error."""
-    asked = asking.ClusterQueries(options)
-    held = table_rows.held(device_holders.read(asked.seen(asked.pods())).parts)
-    asked.print(("parts", tables.HELD, held))
+    queries = cluster_queries.ClusterQueries(options)
+    held = table_rows.held(device_holders.read(queries.seen(queries.pods())).parts)
+    queries.print(("parts", tables.HELD, held))
     if not held:
-        asked.say_nothing_found("pods with devices")
+        queries.say_nothing_found("pods with devices")
     return 0

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors
 from pyvgpu.cli import cluster_options
-from pyvgpu.cli.kubectl import asking
+from pyvgpu.cli.kubectl import cluster_queries
 from pyvgpu.controller.kubectl import device_holders, table_rows, tables
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
     parser.add_argument("kind", metavar="pods|nodes", nargs="?", default="pods", help="(pods)")
-    asking.add_options(parser, of_pods=True)
+    cluster_queries.add_options(parser, of_pods=True)
     cluster_options.add_agents(parser)
 
 
@@ -44,16 +44,16 @@ def run(options: argparse.Namespace) -> int:
             f"{options.kind!r}: must be pods or nodes, such as `kubectl vgpu top nodes`"
         )
     options.all_namespaces |= kind == "nodes"
-    asked = asking.ClusterQueries(options)
-    held = device_holders.read(asked.seen(asked.pods()))
+    queries = cluster_queries.ClusterQueries(options)
+    held = device_holders.read(queries.seen(queries.pods()))
     if kind == "nodes":
         there = held.devices
-        found = table_rows.devices(there, held.parts, asked.reports(None) if there else {})
-        asked.print(("devices", tables.DEVICES, found))
+        found = table_rows.devices(there, held.parts, queries.reports(None) if there else {})
+        queries.print(("devices", tables.DEVICES, found))
     else:
         nodes = {part.node for part in held.parts}
-        found = table_rows.used(held.parts, asked.reports(nodes) if nodes else {})
-        asked.print(("parts", tables.USED, found))
+        found = table_rows.used(held.parts, queries.reports(nodes) if nodes else {})
+        queries.print(("parts", tables.USED, found))
     if not found:
-        asked.say_nothing_found("devices" if kind == "nodes" else "pods with devices")
+        queries.say_nothing_found("devices" if kind == "nodes" else "pods with devices")
     return 0

@@ -14,7 +14,7 @@
 
 #define MIB UINT64_C(1048576)
 
-CUresult refusal(int ledger_result)
+CUresult charge_result(int ledger_result)
 {
     return likely(ledger_result == 0) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -56,7 +56,7 @@ CUresult charge_device(unsigned device, uint64_t bytes)
 }
 
 /* The charge together with the reserve of a context that is not charged yet. */
-static uint64_t whole(const struct charge *charge)
+static uint64_t bytes_with_reserve(const struct charge *charge)
 {
     return charge->bytes + (charge->context ? 0 : context_reserve(charge->device));
 }
@@ -90,7 +90,7 @@ CUresult charge_find_current(struct charge *charge, uint64_t bytes)
 
 CUresult charge_found(const struct charge *charge)
 {
-    uint64_t bytes = whole(charge);
+    uint64_t bytes = bytes_with_reserve(charge);
 
     return likely(bytes) ? charge_device(charge->device, bytes) : CUDA_SUCCESS;
 }
@@ -137,7 +137,7 @@ CUresult charge_adjust(struct charge *charge, uint64_t bytes)
 
 void charge_refund(const struct charge *charge)
 {
-    ledger_refund(&shim.ledger, charge->device, whole(charge));
+    ledger_refund(&shim.ledger, charge->device, bytes_with_reserve(charge));
 }
 
 void charge_release(const struct allocation *allocation)
@@ -154,31 +154,31 @@ void charge_release(const struct allocation *allocation)
 }
 
 /* Small allocations of a destroyed owner. */
-struct gone {
-    struct allocation *small;
+struct small_list {
+    struct allocation *entries;
     size_t count;
     size_t room;
 };
 
-static void note_gone(struct gone *gone, const struct allocation *allocation)
+static void note_small(struct small_list *list, const struct allocation *allocation)
 {
-    if (gone->count == gone->room) {
-        size_t room = gone->room ? 2 * gone->room : 64;
-        struct allocation *larger = realloc(gone->small, room * sizeof(*larger));
+    if (list->count == list->room) {
+        size_t room = list->room ? 2 * list->room : 64;
+        struct allocation *larger = realloc(list->entries, room * sizeof(*larger));
 
         if (!larger)
             return; /* its block stays charged */
-        gone->small = larger;
-        gone->room = room;
+        list->entries = larger;
+        list->room = room;
     }
-    gone->small[gone->count++] = *allocation;
+    list->entries[list->count++] = *allocation;
 }
 
 /* The table is locked. */
-static void release(const struct allocation *allocation, void *argument)
+static void release_owned(const struct allocation *allocation, void *argument)
 {
     if (allocation->in_block)
-        note_gone(argument, allocation);
+        note_small(argument, allocation);
     else
         charge_release(allocation);
     if (allocation->kind == ALLOCATION_ARRAY)
@@ -187,16 +187,16 @@ static void release(const struct allocation *allocation, void *argument)
 
 void charge_context_ended(const struct context *context)
 {
-    struct gone gone = {.small = NULL};
+    struct small_list list = {.entries = NULL};
 
-    allocations_take_owned(context, release, &gone);
-    for (size_t i = 0; i < gone.count; i++)
-        charge_release(&gone.small[i]);
-    free(gone.small);
+    allocations_take_owned(context, release_owned, &list);
+    for (size_t i = 0; i < list.count; i++)
+        charge_release(&list.entries[i]);
+    free(list.entries);
 }
 
 /* *is_new*: an allocation in a block is not counted there yet. */
-static int enter(const struct allocation *allocation, int is_new)
+static int insert(const struct allocation *allocation, int is_new)
 {
     const struct context *context = allocation->owner;
     struct allocation replaced;
@@ -225,12 +225,12 @@ static int enter(const struct allocation *allocation, int is_new)
 
 int charge_enter(const struct allocation *allocation)
 {
-    return enter(allocation, 1);
+    return insert(allocation, 1);
 }
 
 void charge_restore(const struct allocation *allocation)
 {
-    enter(allocation, 0); /* cannot fail: taking it out has left room */
+    insert(allocation, 0); /* cannot fail: taking it out has left room */
 }
 
 struct context *charge_settle_context(struct charge *charge)
@@ -257,5 +257,5 @@ CUresult charge_settle(struct charge *charge, enum allocation_kind kind, uint64_
     if (unlikely(!allocation.owner))
         return CUDA_ERROR_OUT_OF_MEMORY;
     allocation.life = charge->life;
-    return refusal(charge_enter(&allocation));
+    return charge_result(charge_enter(&allocation));
 }

@@ -17,7 +17,7 @@ struct charge {
 };
 
 /* The only mapping from the ledger's 0 or -errno to a CUresult. */
-CUresult refusal(int ledger_result);
+CUresult charge_result(int ledger_result);
 
 /* The unit of charge: 2 MiB for requests of 1 MiB and more, 512 bytes for smaller ones. */
 uint64_t charge_size(uint64_t bytes);

@@ -73,7 +73,7 @@ static CUresult enter(CUmemGenericAllocationHandle handle, const struct allocati
     int place;
 
     if (physical) { /* this process has the handle: the driver counts one more reference to it */
-        result = refusal(physical_give_reference(physical));
+        result = charge_result(physical_give_reference(physical));
         if (result == CUDA_SUCCESS)
             charge_release(opened);
         return result;

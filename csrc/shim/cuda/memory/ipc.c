@@ -48,7 +48,7 @@ static CUresult conclude(struct charge *charge, struct allocation *opened)
     opened->life = charge->life;
     if (!opened->owner)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    return refusal(ipc_imports_add(opened));
+    return charge_result(ipc_imports_add(opened));
 }
 
 typedef CUresult opener_t(CUdeviceptr *, CUipcMemHandle, unsigned int);

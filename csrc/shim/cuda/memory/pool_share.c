@@ -41,7 +41,7 @@ static CUresult enter(CUmemoryPool handle, link_t link)
     struct allocation pool = {
         .address = (uint64_t) (uintptr_t) handle, .link = link, .kind = ALLOCATION_POOL};
 
-    return link ? refusal(charge_enter(&pool)) : CUDA_SUCCESS;
+    return link ? charge_result(charge_enter(&pool)) : CUDA_SUCCESS;
 }
 
 CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *handle, void *shareable,

@@ -1,7 +1,7 @@
 """Cost of the arbiter: its CPU time and memory, with 8 busy containers.
 
-The containers are reservations in separate books, and this program publishes their progress as
-their shims would; the arbiter is the installed one. The benchmark first measures how often it
+The containers are reservations in separate registries, and this program publishes their progress
+as their shims would; the arbiter is the installed one. The benchmark first measures how often it
 wakes; then it also measures a program that only sleeps and wakes as often (csrc/bench/wakes.c) at
 the same time, which on a virtual machine is a large part of the total. The exit code is 1 if a
 goal is missed; the goal holds for the median of windows, on an otherwise idle machine.
@@ -151,7 +151,9 @@ def _parse_options() -> argparse.Namespace:
     add = parser.add_argument
     add("--containers", type=int, default=8, metavar="N", help="that are busy (8)")
     add("--seconds", type=float, default=10, metavar="N", help="to measure (10)")
-    add("--place", type=Path, metavar="DIR", help="for the books (the usual temporary folder)")
+    add(
+        "--place", type=Path, metavar="DIR", help="for the registries (the usual temporary folder)"
+    )
     add("--json", action="store_true", help="print the whole record")
     return parser.parse_args()
 

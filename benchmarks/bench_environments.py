@@ -1,8 +1,8 @@
 """Environments of a measurement: the bare simulated driver, and the same driver behind the shim.
 
-The shim's side has what `pyvgpu run` creates (mirror, region, the run's tree), without its book of
-reservations and without Python in the measured process. Each room is new, so no measurement sees
-the slots of another one.
+The shim's side has what `pyvgpu run` creates (mirror, region, the run's tree), without its
+registry of reservations and without Python in the measured process. Each room is new, so no
+measurement sees the slots of another one.
 """
 
 from __future__ import annotations

@@ -133,9 +133,9 @@ class _Stage:
         )
         self._clock, self._stack = clock, stack
         self._bare = bench_environments.bare(folder)
-        self._book = folder / "book"
-        self._book.mkdir()
-        self._book.chmod(0o1777)
+        self._registry = folder / "registry"
+        self._registry.mkdir()
+        self._registry.chmod(0o1777)
         self._arbiter: subprocess.Popen[str] | None = None
         self._director: subprocess.Popen[str] | None = None
         self.placed: list[_Placed] = []
@@ -249,9 +249,9 @@ class _Stage:
         return pids
 
     def _run_folder(self) -> Path:
-        """Return where the next container's region is: called as runs in the book are."""
+        """Return where the next container's region is: called as runs in the registry are."""
         number = len(self.placed) + 1
-        return self._book / f"{int.from_bytes(os.urandom(6)):012x}{number:04x}"
+        return self._registry / f"{int.from_bytes(os.urandom(6)):012x}{number:04x}"
 
     def _link_clock(self, region: Path) -> Path:
         """Let the container find its clock as a supervisor does; return which that is."""
@@ -261,13 +261,13 @@ class _Stage:
 
     @property
     def _arbiter_folder(self) -> Path:
-        return self._book / f"{names.ARBITER_FOLDER}{os.geteuid()}"
+        return self._registry / f"{names.ARBITER_FOLDER}{os.geteuid()}"
 
     def _arbiter_command(self) -> tuple[str, ...]:
         folder, nowhere = self._arbiter_folder, self._folder / "nowhere"
         program = shim.arbiter_program()
         nvml = self._bare / "libnvidia-ml.so.1"
-        places = (str(folder), str(nowhere), str(self._book))
+        places = (str(folder), str(nowhere), str(self._registry))
         return (str(program), "--foreground", "--nvml", str(nvml), *places)
 
     def _environment(self, libraries: Path) -> dict[str, str]:

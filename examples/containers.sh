@@ -13,11 +13,11 @@
 set -eu
 engine=${ENGINE:-docker}
 image=${IMAGE:-vgpu-examples}
-book=/run/pyvgpu
+registry=/run/pyvgpu
 
-mkdir -p "$book"
-chmod 1777 "$book"
-set -- --rm --volume "$book:$book"
+mkdir -p "$registry"
+chmod 1777 "$registry"
+set -- --rm --volume "$registry:$registry"
 if [ -n "${SIMULATE:-}" ]; then # both containers share one simulated machine
     machines=$(mktemp -d)
     trap 'rm -rf "$machines"' EXIT

@@ -27,12 +27,12 @@ LIMIT_FILE = "driver-limit"  # the driver's own limit for a run or container, or
 CONTAINER_FOLDER = "container"  # of a run: the files that its container gets
 CONTROL_SOCKET = "control"  # on which a run's supervisor accepts changes of its quota
 
-ARBITER_FOLDER = "arbiter-"  # in a book; followed by its user's id
+ARBITER_FOLDER = "arbiter-"  # in a registry; followed by its user's id
 ARBITER_FILE = "arbiter"  # in it: the arbiter locks it and updates its heartbeat
 CLOCK_LINK = "clock."  # in a promise's folder; followed by the device's index in the quota
 
-BOOK_OF_ROOT = Path("/run/pyvgpu")
-BOOK_OF_ALL = Path("/tmp/pyvgpu")  # noqa: S108 - sticky, and every entry's owner is checked
+ROOT_REGISTRY = Path("/run/pyvgpu")
+SHARED_REGISTRY = Path("/tmp/pyvgpu")  # noqa: S108 - sticky, and every entry's owner is checked
 
 DOMAIN = "pyvgpu.io"
 

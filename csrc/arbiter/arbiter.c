@@ -62,8 +62,8 @@ static void seat(struct arbiter *arbiter, uint64_t now)
         arbiter->devices[i]->count = 0;
         arbiter->devices[i]->low = 0;
     }
-    for (unsigned i = 0; i < arbiter->books.count; i++) {
-        struct run *run = arbiter->books.runs[i];
+    for (unsigned i = 0; i < arbiter->registries.count; i++) {
+        struct run *run = arbiter->registries.runs[i];
 
         if (run->is_suspended)
             run_rest(run);
@@ -71,7 +71,7 @@ static void seat(struct arbiter *arbiter, uint64_t now)
             struct portion *portion = &run->portions[j];
 
             portion->device = run->is_suspended ? NULL : find_device(arbiter, portion->uuid, now);
-            if (!portion->device || portion->device->count == BOOK_RUNS)
+            if (!portion->device || portion->device->count == REGISTRY_RUNS)
                 continue;
             portion->device->tenants[portion->device->count++] = &portion->tenant;
             portion->device->low |= portion->tenant.priority == LENDING_LOW;
@@ -94,7 +94,8 @@ static int is_outside(const struct arbiter *arbiter, const struct outside *seen)
     for (unsigned i = 0; i < seen->count; i++) {
         struct process process;
 
-        if (process_read(seen->pids[i], &process) && !books_have(&arbiter->books, &process))
+        if (process_read(seen->pids[i], &process) &&
+            !registries_have_process(&arbiter->registries, &process))
             return 1;
     }
     return 0;
@@ -128,10 +129,10 @@ static int look_outside(const struct arbiter *arbiter, struct device *device, ui
 
 static void look(struct arbiter *arbiter, int bury, uint64_t now)
 {
-    int changed = books_look(&arbiter->books);
+    int changed = registries_scan(&arbiter->registries);
 
     if (bury)
-        changed |= books_bury(&arbiter->books);
+        changed |= registries_drop_dead(&arbiter->registries);
     for (unsigned i = 0; i < arbiter->count; i++)
         if (arbiter->devices[i]->lending.busy)
             changed |= look_outside(arbiter, arbiter->devices[i], now);
@@ -149,8 +150,8 @@ static void look(struct arbiter *arbiter, int bury, uint64_t now)
 static void for_each_portion(struct arbiter *arbiter, uint64_t now,
                              void (*act)(struct arbiter *, struct run *, unsigned, uint64_t))
 {
-    for (unsigned i = 0; i < arbiter->books.count; i++) {
-        struct run *run = arbiter->books.runs[i];
+    for (unsigned i = 0; i < arbiter->registries.count; i++) {
+        struct run *run = arbiter->registries.runs[i];
 
         for (unsigned j = 0; j < run->portion_count; j++) {
             if (run->portions[j].device)
@@ -282,24 +283,25 @@ static void tick(struct arbiter *arbiter, uint64_t now)
  * which this process then holds until it exits. */
 static int is_needless(struct arbiter *arbiter, uint64_t now)
 {
-    int book;
+    int registry;
 
-    if (books_need(&arbiter->books, arbiter->path))
+    if (registries_read_clocks_from(&arbiter->registries, arbiter->path))
         return 0;
-    book = openat(arbiter->folder, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (book >= 0 && flock(book, LOCK_EX | LOCK_NB) == 0) {
+    registry = openat(arbiter->folder, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (registry >= 0 && flock(registry, LOCK_EX | LOCK_NB) == 0) {
         look(arbiter, 1, now);
-        if (!books_need(&arbiter->books, arbiter->path))
+        if (!registries_read_clocks_from(&arbiter->registries, arbiter->path))
             return 1;
     }
-    cleanup_close_fd(&book);
+    cleanup_close_fd(&registry);
     return 0;
 }
 
-/* A keeper that was killed leaves us behind, and perhaps runs of its book that need our clocks. */
+/* A keeper that was killed leaves us behind, and perhaps runs of its registry that need our clocks.
+ */
 static int is_kept(const struct arbiter *arbiter, pid_t keeper)
 {
-    return keeper && (getppid() == keeper || books_live(&arbiter->books, 0));
+    return keeper && (getppid() == keeper || registry_has_live_run(&arbiter->registries, 0));
 }
 
 static uint64_t next_tick_ns(const struct arbiter *arbiter)
@@ -425,7 +427,7 @@ const char *arbiter_take(struct arbiter *arbiter, const char *path)
     }
     if (failure)
         return failure;
-    arbiter->books.clocks = arbiter->folder;
+    arbiter->registries.clocks = arbiter->folder;
     clear_folder(arbiter->folder);
     lending_start(&arbiter->beat, clock_now_ns(CLOCK_MONOTONIC));
     arbiter->page = page_fill(arbiter->lock, no_device);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* arbiter.h -- the arbiter's main loop: one clock file per run and device that it shares.
  *
- * One arbiter per machine. Its folder lies in a book (book.h) and belongs to its user alone. It
- * holds the file `arbiter`, whose lock shows that the process is alive and whose beat that it is
- * not frozen, and the runs' clock files, each named by the run ID and the device's index in the
- * run's quota.
+ * One arbiter per machine. Its folder lies in a registry (registry.h) and belongs to its user
+ * alone. It holds the file `arbiter`, whose lock shows that the process is alive and whose beat
+ * that it is not frozen, and the runs' clock files, each named by the run ID and the device's index
+ * in the run's quota.
  */
 #ifndef PYVGPU_ARBITER_ARBITER_H
 #define PYVGPU_ARBITER_ARBITER_H
 
-#include "arbiter/book.h"
+#include "arbiter/registry.h"
 
 #include <signal.h>
 #include <sys/types.h>
@@ -30,7 +30,7 @@ struct device {
     uint8_t uuid[16];
     struct lending lending;
     struct others others;
-    struct lending_container *tenants[BOOK_RUNS + 1];
+    struct lending_container *tenants[REGISTRY_RUNS + 1];
     unsigned count;
     double used;    /* fraction of its time that the runs used recently */
     int low;        /* runs of low priority share it, */
@@ -40,7 +40,7 @@ struct device {
 };
 
 struct arbiter {
-    struct books books;
+    struct registries registries;
     const char *path; /* the arbiter's folder */
     int folder;
     int lock;
@@ -60,7 +60,8 @@ extern const char arbiter_other[];
 const char *arbiter_take(struct arbiter *arbiter, const char *path);
 
 /* Keep the clocks until *ended*, or until no run needs them. They count as needed while our parent
- * is *keeper*, the process that looks after the runs of the first book. 0: there is no keeper. */
+ * is *keeper*, the process that looks after the runs of the first registry. 0: there is no keeper.
+ */
 void arbiter_keep(struct arbiter *arbiter, pid_t keeper, const volatile sig_atomic_t *ended);
 
 /* Remove every file that was created, and the folder. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* main.c -- pyvgpu-arbiter [--foreground] [--nvml LIBRARY] FOLDER BOOK BOOK
+/* main.c -- pyvgpu-arbiter [--foreground] [--nvml LIBRARY] FOLDER REGISTRY REGISTRY
  *
- * Keeps the clocks of all devices in FOLDER for the runs in the two books, root's and the one for
- * all users: see arbiter.h. By default it daemonizes and ends with the last run that uses its
+ * Keeps the clocks of all devices in FOLDER for the runs in the two registries, root's and the one
+ * for all users: see arbiter.h. By default it daemonizes and ends with the last run that uses its
  * clocks; in the foreground it also stays while its parent lives. When it daemonizes, the calling
  * process exits once an arbiter has FOLDER, this one or another, or this one has failed. The reason
  * goes to standard error; none is printed if this one was killed, since the next may live.
@@ -48,8 +48,9 @@ int main(int argc, char **argv)
     const char *failure;
     int report = STDERR_FILENO;
 
-    if (argc - (places - argv) != 1 + BOOKS) {
-        fprintf(stderr, "usage: pyvgpu-arbiter [--foreground] [--nvml LIBRARY] FOLDER BOOK BOOK\n");
+    if (argc - (places - argv) != 1 + REGISTRIES) {
+        fprintf(stderr,
+                "usage: pyvgpu-arbiter [--foreground] [--nvml LIBRARY] FOLDER REGISTRY REGISTRY\n");
         return 64;
     }
     if (!stay && (report = detach()) < 0) {
@@ -62,8 +63,8 @@ int main(int argc, char **argv)
     allow_descriptors();
     /* Its clocks should not wait for the programs whose time it divides. Works for root alone. */
     setpriority(PRIO_PROCESS, 0, -10);
-    for (unsigned i = 0; i < BOOKS; i++)
-        arbiter.books.paths[i] = places[1 + i];
+    for (unsigned i = 0; i < REGISTRIES; i++)
+        arbiter.registries.paths[i] = places[1 + i];
     failure = arbiter_take(&arbiter, places[0]);
     if (failure && stay)
         fprintf(stderr, "%s: %s\n", places[0], failure);

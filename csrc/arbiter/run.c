@@ -167,9 +167,10 @@ static int open_files(struct run *run, int folder)
            peek_open(&run->published, run->usage, size_of(run->usage));
 }
 
-struct run *run_open(int book, const char *id)
+struct run *run_open(int registry, const char *id)
 {
-    cleanup_close int folder = openat(book, id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    cleanup_close int folder =
+        openat(registry, id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     struct run *run = folder < 0 ? NULL : calloc(1, sizeof(*run));
 
     if (!run)
@@ -222,7 +223,7 @@ int run_lives(const struct run *run)
            is_locked(run->usage, USAGE_LOCK_SLOT, REGION_SLOTS);
 }
 
-int run_links_to(const struct run *run, int book, const char *folder)
+int run_links_to(const struct run *run, int registry, const char *folder)
 {
     char name[RUN_ID + 16];
     char target[PATH_MAX];
@@ -230,7 +231,7 @@ int run_links_to(const struct run *run, int book, const char *folder)
     ssize_t size;
 
     snprintf(name, sizeof(name), "%s/clock.0", run->id);
-    size = readlinkat(book, name, target, sizeof(target) - 1);
+    size = readlinkat(registry, name, target, sizeof(target) - 1);
     if (size < 0 || (size_t) size <= length)
         return 0;
     return memcmp(target, folder, length) == 0 && target[length] == '/';

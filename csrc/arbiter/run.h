@@ -27,8 +27,8 @@ struct portion { /* the run's share of one device */
 
 struct run {
     char id[RUN_ID + 1];
-    unsigned book; /* index of its book */
-    int quota;     /* both files stay open, for their locks */
+    unsigned registry; /* index of its registry */
+    int quota;         /* both files stay open, for their locks */
     int usage;
     struct peek limits;    /* the quota file's content, */
     struct peek published; /* and the usage file's */
@@ -37,14 +37,14 @@ struct run {
     int is_suspended;      /* it has no work, and gets no time */
     unsigned portion_count;
     struct portion portions[REGION_DEVICES];
-    int found; /* in the last scan of its book */
+    int found; /* in the last scan of its registry */
 };
 
-/* Whether the name of a book's entry is a run ID. */
+/* Whether the name of a registry's entry is a run ID. */
 int run_is_named(const char *name);
 
-/* Follow the run *id* in the open *book*; NULL if it is dead or its files cannot be trusted. */
-struct run *run_open(int book, const char *id);
+/* Follow the run *id* in the open *registry*; NULL if it is dead or its files cannot be trusted. */
+struct run *run_open(int registry, const char *id);
 
 /* Stop following it, and remove its clock files from the open folder *clocks*. */
 void run_close(struct run *run, int clocks);
@@ -56,7 +56,7 @@ void run_show(struct run *run, unsigned index, int clocks, const struct lending 
 int run_lives(const struct run *run);
 
 /* Whether its first clock is a link into *folder*. */
-int run_links_to(const struct run *run, int book, const char *folder);
+int run_links_to(const struct run *run, int registry, const char *folder);
 
 /* Check for new limits and slots. 1: the limits changed, 0: they did not, -1: the files are no
  * longer complete. */

@@ -210,8 +210,8 @@ class Auditor:
         """Return the owner of each live process."""
         if not pids:
             return {}
-        book = mounts.origin(self._folders.folder)
-        asked = {pid: process_owner.whose(pid, book) for pid in pids}
+        registry = mounts.origin(self._folders.folder)
+        asked = {pid: process_owner.whose(pid, registry) for pid in pids}
         return {pid: found for pid, found in asked.items() if found is not None}
 
     def _shared(self) -> list[Grant]:

@@ -39,16 +39,16 @@ class Clocks:
 
     def __init__(
         self,
-        book: Path,
-        other_book: Path = names.BOOK_OF_ALL,
+        registry: Path,
+        other_book: Path = names.SHARED_REGISTRY,
         nvml: Callable[[], arbiter.Nvml | None] = lambda: None,
     ) -> None:
         """*nvml* is called at each look; when its result changes, the arbiter is restarted."""
-        self._book = book
+        self._registry = registry
         self._nvml = nvml
         self._begun_with: arbiter.Nvml | None = None
         self._other_book = other_book
-        self._folder = book / f"{names.ARBITER_FOLDER}{os.geteuid()}"
+        self._folder = registry / f"{names.ARBITER_FOLDER}{os.geteuid()}"
         self._process: subprocess.Popen[bytes] | None = None
         self._complained = False
         self._doubted = False
@@ -126,7 +126,7 @@ class Clocks:
                     "--foreground",
                     *(() if nvml is None else nvml.options),
                     self._folder,
-                    self._book,
+                    self._registry,
                     self._other_book,
                 ],
                 env={} if nvml is None else nvml.environment,
@@ -155,7 +155,7 @@ class Clocks:
 
     def _link(self, grant_id: str, index: int) -> None:
         clock = self._folder / f"{grant_id}.{index}"
-        place = self._book / grant_id / cdi_edits.CLOCK_FOLDER / str(index)
+        place = self._registry / grant_id / cdi_edits.CLOCK_FOLDER / str(index)
         with contextlib.suppress(FileNotFoundError):
             if place.samefile(clock):
                 return

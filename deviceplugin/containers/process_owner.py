@@ -40,8 +40,8 @@ class Whose:
         return bool(self.grant or self.pod)
 
 
-def whose(pid: int, book: mounts.Origin, proc: Path = _PROC) -> Whose | None:
-    """Return the owner of process *pid*, with grants in *book*; None if it has ended."""
+def whose(pid: int, registry: mounts.Origin, proc: Path = _PROC) -> Whose | None:
+    """Return the owner of process *pid*, with grants in *registry*; None if it has ended."""
     process = proc / str(pid)
     try:
         mounted = mounts.of_process(process)
@@ -51,11 +51,11 @@ def whose(pid: int, book: mounts.Origin, proc: Path = _PROC) -> Whose | None:
     if mounted is None:
         return None
     pod, container = of_cgroup(placed.decode("utf-8", "replace"))
-    return Whose(grant_of(mounted, book), pod, container)
+    return Whose(grant_of(mounted, registry), pod, container)
 
 
-def grant_of(mountinfo: bytes, book: mounts.Origin) -> str:
-    """Return the grant whose folder in *book* is mounted; empty if none is.
+def grant_of(mountinfo: bytes, registry: mounts.Origin) -> str:
+    """Return the grant whose folder in *registry* is mounted; empty if none is.
 
     The mount at the quota's path must be that very folder of the node: a volume of the pod could
     be mounted there under the same name.
@@ -63,7 +63,7 @@ def grant_of(mountinfo: bytes, book: mounts.Origin) -> str:
     found = ""
     for origin, point in mounts.parsed(mountinfo):
         if point == _QUOTA:  # of several mounts the last is on top
-            ours = (origin.device, origin.path.parent) == (book.device, book.path)
+            ours = (origin.device, origin.path.parent) == (registry.device, registry.path)
             found = origin.path.name if ours and grants.is_id(origin.path.name) else ""
     return found
 

@@ -6,9 +6,10 @@
                  /driver     link to the tree of the mirror that its specification names
     <specifications>/pyvgpu.io-grant-<id>.json
 
-The folder is a book as defined in csrc/arbiter/book.h. Everything is created under a draft name
-and renamed, so that a crash leaves the old or the new state; making it again adds missing files.
-The specification is created last and removed first: without it, no container of the grant starts.
+The folder is a registry as defined in csrc/arbiter/registry.h. Everything is created under a
+draft name and renamed, so that a crash leaves the old or the new state; making it again adds
+missing files. The specification is created last and removed first: without it, no container of
+the grant starts.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ def _runs() -> object:
             "created": promise.holder.created,
             **_region(promise.folder),
         }
-        for promise in reservations.Books().live()
+        for promise in reservations.Registries().live()
     ]
 
 

@@ -33,6 +33,6 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Resume the run."""
-    found = quota_socket.find(options.name, reservations.Books().live())
+    found = quota_socket.find(options.name, reservations.Registries().live())
     print(suspend_socket.send(found, suspender.SuspendOrder(suspension.Wish.RUNNING)))
     return 0

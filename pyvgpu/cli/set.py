@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
         raise errors.UsageError(
             f"nothing to change is given, such as `pyvgpu set {options.name} --vcore 50`"
         )
-    live = reservations.Books().live()
+    live = reservations.Registries().live()
     if "/" in options.name and not _is_run(options.name, live):
         order = {"order": "set", "name": options.name, "change": dataclasses.asdict(wanted)}
         print(admin_socket.tell(agent_options.state(options), order))

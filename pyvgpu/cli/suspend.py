@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
         else quantity.parse_size(options.host_memory, "--host-memory"),
         _parse_seconds(options.timeout),
     )
-    found = quota_socket.find(options.name, reservations.Books().live())
+    found = quota_socket.find(options.name, reservations.Registries().live())
     print(suspend_socket.send(found, order))
     return 0
 

@@ -92,16 +92,16 @@ def run(options: argparse.Namespace) -> int:
     if options.serve is not None:
         top_page.check_alone(options)
         return top_page.serve(options.serve, interval)
-    watch, books = runs.RunWatch(), reservations.Books()
-    watch.see(runs.look(books))  # the baseline of the first interval
+    watch, registries = runs.RunWatch(), reservations.Registries()
+    watch.see(runs.look(registries))  # the baseline of the first interval
     if options.json:
-        _print_lines(watch, books, interval, once=options.once)
+        _print_lines(watch, registries, interval, once=options.once)
     elif options.once or not sys.stdout.isatty():
         time.sleep(interval)
         console = views.console()
-        console.print(screen(watch.see(runs.look(books)), interval, view, console.width))
+        console.print(screen(watch.see(runs.look(registries)), interval, view, console.width))
     else:
-        _live(watch, books, interval, view)
+        _live(watch, registries, interval, view)
     return 0
 
 
@@ -228,18 +228,21 @@ def _count(number: int, what: str) -> str:
 
 
 def _print_lines(
-    watch: runs.RunWatch, books: reservations.Books, interval: float, *, once: bool
+    watch: runs.RunWatch, registries: reservations.Registries, interval: float, *, once: bool
 ) -> None:
     while True:
         time.sleep(interval)
-        devices = watch.see(runs.look(books))
+        devices = watch.see(runs.look(registries))
         print(json.dumps(document(devices, interval)), flush=True)
         if once:
             return
 
 
 def _live(
-    watch: runs.RunWatch, books: reservations.Books, interval: float, view: top_view.TopView
+    watch: runs.RunWatch,
+    registries: reservations.Registries,
+    interval: float,
+    view: top_view.TopView,
 ) -> None:
     from rich.live import Live
 
@@ -251,7 +254,7 @@ def _live(
             """Yield a screen for each sample, and after each key that changes the view."""
             nonlocal view
             while not view.quit:
-                sample = watch.see(runs.look(books))
+                sample = watch.see(runs.look(registries))
                 until = time.monotonic() + interval
                 while True:
                     yield screen(sample, interval, view, console.width, keys)

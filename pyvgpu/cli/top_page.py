@@ -39,10 +39,10 @@ def serve(text: str, interval: float) -> int:
     """
     host, port = _address(text)
     page = run_page.MachinePage(socket.gethostname(), interval)
-    watch, books = runs.RunWatch(), reservations.Books()
+    watch, registries = runs.RunWatch(), reservations.Registries()
 
     def look() -> None:
-        page.see(watch.see(runs.look(books)), time.time())
+        page.see(watch.see(runs.look(registries)), time.time())
 
     def document(asked: endpoints.HttpRequest) -> http_messages.HttpResponse:
         return site.answer(asked, page.document)

@@ -36,12 +36,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Remove the traces, unless a run is active."""
     places = traces.MachinePlaces()
-    books = reservations.Books(*places.books)
+    registries = reservations.Registries(*places.registries)
     if options.dry_run:
         for trace in traces.find(os.environ, places):
             print(f"would remove {trace.path}: {trace.what}")
     else:
-        with books.idle():  # and none starts meanwhile
+        with registries.idle():  # and none starts meanwhile
             for trace in traces.find(os.environ, places):
                 traces.remove(trace)
                 print(f"removed {trace.path}: {trace.what}")

@@ -91,7 +91,7 @@ class Play:
         """Describe what is left over although all tenants have ended."""
         left = [f"the run of {role} did not end" for role in self._stage.alive]
         ours = {self._plan.name(role) for role in Role}
-        named = [live.holder.name for live in reservations.Books().live()]
+        named = [live.holder.name for live in reservations.Registries().live()]
         left += [f"the reservation of {name} still exists" for name in named if name in ours]
         used = self._meter.used()
         return (*left, f"{used} bytes of the device are in use") if used else tuple(left)

@@ -49,7 +49,7 @@ class Meter:
 
     def follow(self, role: Role, name: str) -> None:
         """Start sampling the ledger of the run called *name*."""
-        for promise in reservations.Books().live():
+        for promise in reservations.Registries().live():
             if promise.holder.name == name and role not in self._usage:
                 path = promise.folder / names.USAGE_FILE
                 self._usage[role] = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)

@@ -309,7 +309,7 @@ def _look_at_links(scene: Scene) -> Finding:
 
 def _look_at_book(_: Scene) -> Finding:
     return Finding(
-        CheckState.OK, f"{len(reservations.Books().live())} active runs on this machine"
+        CheckState.OK, f"{len(reservations.Registries().live())} active runs on this machine"
     )
 
 
@@ -318,7 +318,7 @@ def _look_at_arbiter(_: Scene) -> Finding:
         program = shim.arbiter_program()
     except errors.UnavailableError as exc:
         return Finding(CheckState.LIMITED, str(exc), f"{_PREBUILT}; {WITHOUT_ARBITER}")
-    living = arbiter.find(reservations.Books().paths)
+    living = arbiter.find(reservations.Registries().paths)
     if not living:
         return Finding(
             CheckState.OK, f"none is running; the first run with a share of time starts {program}"

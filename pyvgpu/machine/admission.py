@@ -1,6 +1,6 @@
 """Admission check: whether a device has room for a new reservation beside the existing ones.
 
-Pure: pyvgpu.machine.reservations holds the lock of the book, and enters what fits.
+Pure: pyvgpu.machine.reservations holds the lock of the registry, and enters what fits.
 """
 
 from __future__ import annotations

@@ -84,13 +84,13 @@ class Arbiter:
         return _clock(self.folder, run_id, index)
 
 
-def find(books: Iterable[Path]) -> tuple[Arbiter, ...]:
+def find(registries: Iterable[Path]) -> tuple[Arbiter, ...]:
     """Return all running arbiters, the preferred first: root's, then our own user's."""
     found = []
-    for book in books:
+    for registry in registries:
         with contextlib.suppress(OSError):
-            names_there = sorted(os.listdir(book))  # noqa: PTH208 - names, not paths
-            found += [one for name in names_there if (one := examine(book / name)) is not None]
+            names_there = sorted(os.listdir(registry))  # noqa: PTH208 - names, not paths
+            found += [one for name in names_there if (one := examine(registry / name)) is not None]
     mine = os.geteuid()
     return tuple(sorted(found, key=lambda one: (one.uid != 0, one.uid != mine, one.uid)))
 
@@ -120,10 +120,10 @@ def serves(clock: Path) -> bool:
         os.close(file)
 
 
-def start(folder: Path, books: tuple[Path, Path], nvml: Nvml | None = None) -> None:
+def start(folder: Path, registries: tuple[Path, Path], nvml: Nvml | None = None) -> None:
     """Start an arbiter in *folder* after killing one that is frozen there.
 
-    Without *nvml* it assumes that only the runs of the books use a device.
+    Without *nvml* it assumes that only the runs of the registries use a device.
 
     Returns once an arbiter owns the folder; it may be another one, and it may have died since. If
     that takes longer than PATIENCE_SECONDS, returns anyway: the machine is busy, or the caller
@@ -134,7 +134,7 @@ def start(folder: Path, books: tuple[Path, Path], nvml: Nvml | None = None) -> N
     program = shim.arbiter_program()
     try:
         started = subprocess.run(
-            [program, *(() if nvml is None else nvml.options), folder, *books],
+            [program, *(() if nvml is None else nvml.options), folder, *registries],
             env={} if nvml is None else nvml.environment,
             cwd="/",
             stdin=subprocess.DEVNULL,
@@ -158,14 +158,14 @@ class Attendant:
 
     def __init__(
         self,
-        books: reservations.Books,
+        registries: reservations.Registries,
         folder: Path,
         quota_file: int,
         nvml: Nvml | None = None,
         after_look: Callable[[], None] = lambda: None,
     ) -> None:
         """*after_look* is called after each check; an OSError of it is reported."""
-        self._books = books
+        self._registries = registries
         self._after_look = after_look
         self._nvml = nvml
         self._folder = folder
@@ -226,10 +226,10 @@ class Attendant:
         if limits.priority is quota.Priority.LOW or any(
             share.vcore < quantity.WHOLE_DEVICE for share in limits.devices
         ):
-            with self._books.held() as books:
-                self._link(self._choose(books), count)
+            with self._registries.held() as registries:
+                self._link(self._choose(registries), count)
         else:  # a whole device needs no arbiter, but joins one that other runs have started
-            for one in find(self._books.paths)[:1]:
+            for one in find(self._registries.paths)[:1]:
                 self._link(one.folder, count)
 
     def _linked(self) -> Arbiter | None:
@@ -258,20 +258,20 @@ class Attendant:
         self._refused.add(linked.folder)
         return True
 
-    def _choose(self, books: tuple[Path, ...]) -> Path:
-        """Return the folder of a live arbiter, or start one; the caller holds the books' locks."""
-        for one in find(books):
+    def _choose(self, registries: tuple[Path, ...]) -> Path:
+        """Return the folder of a live arbiter, or start one; the caller holds the locks."""
+        for one in find(registries):
             if one.beats and one.folder not in self._refused:
                 self._starts = 0
                 return one.folder
-        folder = books[0] / f"{names.ARBITER_FOLDER}{os.geteuid()}"
+        folder = registries[0] / f"{names.ARBITER_FOLDER}{os.geteuid()}"
         if self._starts == STARTS:
             self._complain(
                 f"{folder}: {STARTS} consecutive starts left no live arbiter "
                 "(`pyvgpu doctor` shows what is there)"
             )
         self._starts += 1
-        start(folder, self._books.paths, self._nvml)
+        start(folder, self._registries.paths, self._nvml)
         return folder
 
     def _link(self, folder: Path, count: int) -> None:

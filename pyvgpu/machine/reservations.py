@@ -1,10 +1,11 @@
 """The machine's reservations ("promises"): device time and memory of every `pyvgpu run`.
 
-The book is a folder with one folder per run, created and removed under one lock. Reserved amounts
-are read from the quota files, which the shims enforce, so the sums always match the enforced
-limits; ``promise.json`` only identifies the holder. A run that holds more than its quota, because
-the quota was lowered, reserves what it holds until it has freed enough. A reservation counts while
-its supervisor or any of its processes is alive, which the kernel determines (pyvgpu.region).
+A registry is a folder with one folder per run, created and removed under one lock. Reserved
+amounts are read from the quota files, which the shims enforce, so the sums always match the
+enforced limits; ``promise.json`` only identifies the holder. A run that holds more than its
+quota, because the quota was lowered, reserves what it holds until it has freed enough. A
+reservation counts while its supervisor or any of its processes is alive, which the kernel
+determines (pyvgpu.region).
 
 Users do not trust each other: a reservation is trusted only if its folder and files are owned by
 one user and are not links, and no user except root removes another user's. Only root puts files
@@ -69,20 +70,22 @@ _FILES = (  # of a reservation, in the order of removal
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Open:
-    """A book whose lock we hold."""
+    """A registry whose lock we hold."""
 
     path: Path
     descriptor: int
 
 
-class Books:
-    """The books of this machine; *root_book* is used if root created it, else *shared_book*."""
+class Registries:
+    """The registries of this machine: root's is used if root created it, else the shared one."""
 
     def __init__(
-        self, root_book: Path = names.BOOK_OF_ROOT, shared_book: Path = names.BOOK_OF_ALL
+        self,
+        root_registry: Path = names.ROOT_REGISTRY,
+        shared_registry: Path = names.SHARED_REGISTRY,
     ) -> None:
-        self._root_book = root_book
-        self._shared_book = shared_book
+        self._root_registry = root_registry
+        self._shared_registry = shared_registry
 
     def promise(self, wish: RunRequest, holder: Holder, command: Sequence[str] = ()) -> Made:
         """Reserve on the first device with room; UnavailableError lists the other holders.
@@ -91,15 +94,15 @@ class Books:
         without a name gets one derived from it, else from the holder's command.
         """
         self._make()
-        with self._locked() as books:
-            live = self._sweep(books)
+        with self._locked() as registries:
+            live = self._sweep(registries)
             chosen = admission.choose(wish, live)
             called = script(command) if command else holder.command
             name = _unique_name(holder, called, live)
             holder = dataclasses.replace(holder, name=name, vcore=wish.vcore)
-            made = _enter(books[0], chosen, wish.driver_release, holder)
+            made = _enter(registries[0], chosen, wish.driver_release, holder)
             if command:
-                _write_command(books[0], made, command)
+                _write_command(registries[0], made, command)
             return made
 
     def change(self, made: Made, wanted: quota.QuotaChange) -> Changed:
@@ -110,11 +113,13 @@ class Books:
         (csrc/core/ledger.h). So memory held above the quota only shrinks from then on.
         """
         changed = dataclasses.replace(made, share=share.change(made.share, wanted))
-        with self._locked() as books:
-            live = {promise.run_id: promise for promise in self._sweep(books)}
+        with self._locked() as registries:
+            live = {promise.run_id: promise for promise in self._sweep(registries)}
             old = live.pop(made.run_id, None)
-            book = next((book for book in books if book.path == made.folder.parent), None)
-            if old is None or book is None:
+            registry = next(
+                (registry for registry in registries if registry.path == made.folder.parent), None
+            )
+            if old is None or registry is None:
                 raise errors.DataError(f"{made.folder}: the reservation no longer exists")
             vcore = old.holder.vcore if wanted.vcore is None else wanted.vcore
             others = tuple(live.values())
@@ -123,15 +128,15 @@ class Books:
             if vcore > old.holder.vcore:
                 admission.check_time(changed.share, vcore, others)
             holder = dataclasses.replace(old.holder, vcore=vcore)
-            # The book never counts less than the shims allow.
+            # The registry never counts less than the shims allow.
             if vcore > old.holder.vcore:
-                _rewrite_holder(book, made.run_id, holder)
+                _rewrite_holder(registry, made.run_id, holder)
             region.update(made.quota, old.limits.driver_release, [changed.share])
             if vcore < old.holder.vcore:
-                _rewrite_holder(book, made.run_id, holder)
+                _rewrite_holder(registry, made.run_id, holder)
             held = None
             with contextlib.suppress(errors.PyVgpuError, OSError):  # the change stays in effect
-                held = _read(book, made.run_id).held
+                held = _read(registry, made.run_id).held
         return Changed(changed, vcore, held[0] if held else None)
 
     def mark(self, made: Made, suspension: region.Suspension) -> None:
@@ -141,8 +146,8 @@ class Books:
 
     def readmit(self, made: Made) -> None:
         """Reserve again what a suspended run gave up; UnavailableError lists the other holders."""
-        with self._locked() as books:
-            live = {promise.run_id: promise for promise in self._sweep(books)}
+        with self._locked() as registries:
+            live = {promise.run_id: promise for promise in self._sweep(registries)}
             own = live.pop(made.run_id, None)
             if own is None:
                 raise errors.DataError(f"{made.folder}: the reservation no longer exists")
@@ -158,28 +163,28 @@ class Books:
 
     def live(self) -> tuple[LiveReservation, ...]:
         """Return every live reservation, and remove dead ones that are ours."""
-        with self._locked() as books:
-            return tuple(self._sweep(books))
+        with self._locked() as registries:
+            return tuple(self._sweep(registries))
 
     @property
     def paths(self) -> tuple[Path, Path]:
-        """The paths of the books, whether they exist or not."""
-        return self._root_book, self._shared_book
+        """The paths of the registries, whether they exist or not."""
+        return self._root_registry, self._shared_registry
 
     @contextlib.contextmanager
     def held(self) -> Iterator[tuple[Path, ...]]:
-        """Hold the locks of all existing books: no run starts or ends meanwhile."""
-        with self._locked() as books:
-            yield tuple(book.path for book in books)
+        """Hold the locks of all existing registries: no run starts or ends meanwhile."""
+        with self._locked() as registries:
+            yield tuple(registry.path for registry in registries)
 
     @contextlib.contextmanager
     def idle(self) -> Iterator[None]:
-        """Hold the locks of all existing books while no run of the caller is active.
+        """Hold the locks of all existing registries while no run of the caller is active.
 
         UnavailableError names the active runs; for root those of all users.
         """
-        with self._locked() as books:
-            active = [run for run in self._sweep(books) if os.geteuid() in (0, run.uid)]
+        with self._locked() as registries:
+            active = [run for run in self._sweep(registries) if os.geteuid() in (0, run.uid)]
             if active:
                 named = ", ".join(f"{run.name} (pid {run.holder.pid})" for run in active)
                 raise errors.UnavailableError(
@@ -190,18 +195,18 @@ class Books:
 
     def forget(self, folder: Path) -> bool:
         """Remove the reservation in *folder* if it is dead; true if it is gone."""
-        with self._locked() as books:
-            for book in books:
-                if book.path == folder.parent:
-                    return _remove_if_dead(book, folder.name)
+        with self._locked() as registries:
+            for registry in registries:
+                if registry.path == folder.parent:
+                    return _remove_if_dead(registry, folder.name)
         return True
 
     def _make(self) -> None:
-        """Create the book for new reservations: root's own for root, else the shared one."""
-        path = self._shared_book
+        """Create the registry for new reservations: root's own for root, else the shared one."""
+        path = self._shared_registry
         if os.geteuid() == 0:
-            path = self._root_book
-        elif _exists(self._root_book):
+            path = self._root_registry
+        elif _exists(self._root_registry):
             return
         before = os.umask(0)
         try:
@@ -217,26 +222,26 @@ class Books:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[list[_Open]]:
-        """Hold the locks of all existing books, always in the same order."""
+        """Hold the locks of all existing registries, always in the same order."""
         with contextlib.ExitStack() as stack:
-            books = []
-            for path, owner in ((self._root_book, 0), (self._shared_book, None)):
-                descriptor = _open_book(path, owner)
+            registries = []
+            for path, owner in ((self._root_registry, 0), (self._shared_registry, None)):
+                descriptor = _open_registry(path, owner)
                 if descriptor is not None:
                     stack.callback(os.close, descriptor)
                     _wait_for_lock(descriptor, path)
-                    books.append(_Open(path, descriptor))
-            yield books
+                    registries.append(_Open(path, descriptor))
+            yield registries
 
-    def _sweep(self, books: Sequence[_Open]) -> list[LiveReservation]:
+    def _sweep(self, registries: Sequence[_Open]) -> list[LiveReservation]:
         live = []
-        for book in books:
-            with os.scandir(book.descriptor) as entries:
+        for registry in registries:
+            with os.scandir(registry.descriptor) as entries:
                 run_ids = sorted(entry.name for entry in entries if _RUN_ID.fullmatch(entry.name))
             for run_id in run_ids:
-                if not _remove_if_dead(book, run_id):
+                if not _remove_if_dead(registry, run_id):
                     with contextlib.suppress(errors.PyVgpuError, OSError):
-                        live.append(_read(book, run_id))
+                        live.append(_read(registry, run_id))
         return live
 
 
@@ -269,12 +274,12 @@ def _unique_name(holder: Holder, called: str, live: Sequence[LiveReservation]) -
     return name
 
 
-def _enter(book: _Open, chosen: share.Share, release: str, holder: Holder) -> Made:
+def _enter(registry: _Open, chosen: share.Share, release: str, holder: Holder) -> Made:
     run_id = os.urandom(8).hex()
     before = os.umask(0o022)
     try:
-        os.mkdir(run_id, mode=0o755, dir_fd=book.descriptor)
-        folder = os.open(run_id, _FOLDER, dir_fd=book.descriptor)
+        os.mkdir(run_id, mode=0o755, dir_fd=registry.descriptor)
+        folder = os.open(run_id, _FOLDER, dir_fd=registry.descriptor)
         try:
             file = region.create(folder, release, [chosen])
             try:
@@ -293,17 +298,17 @@ def _enter(book: _Open, chosen: share.Share, release: str, holder: Holder) -> Ma
         finally:
             os.close(folder)
     except OSError as exc:
-        _remove(book, run_id)
+        _remove(registry, run_id)
         raise errors.UnavailableError(
-            f"{book.path / run_id}: the region cannot be created: {exc.strerror}"
+            f"{registry.path / run_id}: the region cannot be created: {exc.strerror}"
             + ("; free some space there" if exc.errno in (errno.ENOSPC, errno.EDQUOT) else "")
         ) from exc
     except BaseException:
-        _remove(book, run_id)
+        _remove(registry, run_id)
         raise
     finally:
         os.umask(before)
-    return Made(run_id, book.path / run_id, chosen, file)
+    return Made(run_id, registry.path / run_id, chosen, file)
 
 
 def _write_holder(folder: int, holder: Holder) -> None:
@@ -313,11 +318,11 @@ def _write_holder(folder: int, holder: Holder) -> None:
         file.flush()
 
 
-def _write_command(book: _Open, made: Made, command: Sequence[str]) -> None:
+def _write_command(registry: _Open, made: Made, command: Sequence[str]) -> None:
     """Write the command line; a run for which there is no room for it goes on without."""
     text = log.printable(shlex.join(command)).encode("utf-8", "replace")[:LONGEST_COMMAND]
     with contextlib.suppress(OSError):
-        folder = os.open(made.run_id, _FOLDER, dir_fd=book.descriptor)
+        folder = os.open(made.run_id, _FOLDER, dir_fd=registry.descriptor)
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             file = os.open(names.COMMAND_FILE, flags, 0o600, dir_fd=folder)
@@ -329,12 +334,12 @@ def _write_command(book: _Open, made: Made, command: Sequence[str]) -> None:
             os.close(folder)
 
 
-def _rewrite_holder(book: _Open, run_id: str, holder: Holder) -> None:
+def _rewrite_holder(registry: _Open, run_id: str, holder: Holder) -> None:
     """Rewrite the holder in one write of one page, which no signal interrupts.
 
     A rename would wait for the disk; readers hold the lock of the reservations.
     """
-    folder = os.open(run_id, _FOLDER, dir_fd=book.descriptor)
+    folder = os.open(run_id, _FOLDER, dir_fd=registry.descriptor)
     try:
         flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
         file = os.open(names.PROMISE_FILE, flags, dir_fd=folder)
@@ -347,10 +352,10 @@ def _rewrite_holder(book: _Open, run_id: str, holder: Holder) -> None:
         os.close(file)
 
 
-def _read(book: _Open, run_id: str) -> LiveReservation:
+def _read(registry: _Open, run_id: str) -> LiveReservation:
     """Read one reservation; DataError if it is not to be trusted."""
-    path = book.path / run_id
-    folder = os.open(run_id, _FOLDER, dir_fd=book.descriptor)
+    path = registry.path / run_id
+    folder = os.open(run_id, _FOLDER, dir_fd=registry.descriptor)
     try:
         uid = os.fstat(folder).st_uid
         _check_private(folder, uid, path)
@@ -394,10 +399,10 @@ def _opened(folder: int, name: str, uid: int, path: Path) -> Iterator[int]:
         os.close(file)
 
 
-def _remove_if_dead(book: _Open, run_id: str) -> bool:
+def _remove_if_dead(registry: _Open, run_id: str) -> bool:
     """Remove the entry if it is dead and we may remove it; true if it does not count."""
     try:
-        folder = os.open(run_id, _FOLDER, dir_fd=book.descriptor)
+        folder = os.open(run_id, _FOLDER, dir_fd=registry.descriptor)
     except OSError:
         return True  # gone, a link, or not readable by us: not a reservation
     try:
@@ -409,14 +414,14 @@ def _remove_if_dead(book: _Open, run_id: str) -> bool:
     finally:
         os.close(folder)
     if os.geteuid() in (0, uid):
-        _remove(book, run_id)
+        _remove(registry, run_id)
     return True
 
 
-def _remove(book: _Open, run_id: str) -> None:
+def _remove(registry: _Open, run_id: str) -> None:
     """Remove an entry: its files by name and its folders, without following links."""
     try:
-        folder = os.open(run_id, _FOLDER, dir_fd=book.descriptor)
+        folder = os.open(run_id, _FOLDER, dir_fd=registry.descriptor)
     except OSError:
         return
     try:
@@ -427,15 +432,15 @@ def _remove(book: _Open, run_id: str) -> None:
     finally:
         os.close(folder)
     with contextlib.suppress(OSError):
-        os.rmdir(run_id, dir_fd=book.descriptor)
+        os.rmdir(run_id, dir_fd=registry.descriptor)
 
 
 def _exists(path: Path) -> bool:
     return os.path.lexists(path)
 
 
-def _open_book(path: Path, owner: int | None) -> int | None:
-    """Open a book after checking its type and owner; None if it does not exist."""
+def _open_registry(path: Path, owner: int | None) -> int | None:
+    """Open a registry after checking its type and owner; None if it does not exist."""
     try:
         descriptor = os.open(path, _FOLDER)
     except FileNotFoundError:
@@ -462,7 +467,7 @@ def _open_book(path: Path, owner: int | None) -> int | None:
 def _is_private_to(parent: Path, uid: int) -> bool:
     """Whether *parent* also belongs to *uid*, and no other user can create or replace its files.
 
-    In a user namespace without root, /run and root's book both belong to the overflow user.
+    In a user namespace without root, /run and root's registry both belong to the overflow user.
     """
     above = parent.stat()
     return above.st_uid == uid and not above.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

@@ -86,9 +86,9 @@ class _Stage:
         self._folder, self._cache, self._machine, self._stack = folder, cache, machine, stack
         self._clock = Clock(folder / "clock", shim.replay_tool("libvirtualclock.so"))
         self._bare = environments.bare(folder)
-        self._book = folder / "book"
-        self._book.mkdir()
-        self._book.chmod(0o1777)
+        self._registry = folder / "registry"
+        self._registry.mkdir()
+        self._registry.chmod(0o1777)
 
     def play(self, parts: Sequence[PlayedProgram], witness_ns: int) -> list[Played]:
         places = [self._make_place(number, part) for number, part in enumerate(parts)]
@@ -142,7 +142,7 @@ class _Stage:
         """Return the library folder of a part."""
         if part.vcore is None:
             return self._bare
-        folder = self._book / f"{int.from_bytes(os.urandom(6)):012x}{number + 1:04x}"
+        folder = self._registry / f"{int.from_bytes(os.urandom(6)):012x}{number + 1:04x}"
         container = self._stack.enter_context(
             environments.container(folder, self._cache, self._machine, part.vcore)
         )
@@ -152,14 +152,14 @@ class _Stage:
 
     @property
     def _arbiter_folder(self) -> Path:
-        return self._book / f"{names.ARBITER_FOLDER}{os.geteuid()}"
+        return self._registry / f"{names.ARBITER_FOLDER}{os.geteuid()}"
 
     def _start_arbiter(self) -> list[subprocess.Popen[str]]:
         folder, nowhere = str(self._arbiter_folder), str(self._folder / "nowhere")
         program = str(shim.arbiter_program())
-        command = (program, "--foreground", folder, nowhere, str(self._book))
+        command = (program, "--foreground", folder, nowhere, str(self._registry))
         arbiter = self._start(command, self._bare)
-        links = list(self._book.glob(f"*/{names.CLOCK_LINK}0"))
+        links = list(self._registry.glob(f"*/{names.CLOCK_LINK}0"))
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not all(link.exists() for link in links):
             if arbiter.poll() is not None or time.monotonic() > deadline:

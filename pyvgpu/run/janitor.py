@@ -29,7 +29,7 @@ _DONE = b"d"
 class Leavings:
     """The files that a run leaves behind."""
 
-    books: reservations.Books
+    registries: reservations.Registries
     promise: Path
     tree: Path
     tree_lock: int  # descriptor that supervisor and janitor keep open
@@ -89,7 +89,7 @@ def tidy(leavings: Leavings) -> None:
             region.wait_until_dead(folder)
         finally:
             os.close(folder)
-        leavings.books.forget(leavings.promise)
+        leavings.registries.forget(leavings.promise)
     run_files.remove(leavings.tree)
     for file in leavings.files:
         with contextlib.suppress(OSError):

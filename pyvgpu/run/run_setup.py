@@ -154,21 +154,21 @@ def nvml_session(base: Base) -> Iterator[None]:
 @contextlib.contextmanager
 def opened(plan: RunPlan) -> Iterator[OpenRun]:
     """Reserve, create the file tree and start the janitor; undo all that at the end."""
-    books = reservations.Books()
+    registries = reservations.Registries()
     base = plan.base
-    run_files.sweep(plan.cache, books)
-    made = books.promise(plan.wish, plan.holder, plan.command)
+    run_files.sweep(plan.cache, registries)
+    made = registries.promise(plan.wish, plan.holder, plan.command)
     try:
         if plan.user is not None:
             os.chown(made.folder / names.USAGE_FILE, plan.user, -1, follow_symlinks=False)
         run_tree, lock = run_files.make(plan.cache, made.run_id, plan.source, made.folder)
     except BaseException:
         os.close(made.quota)
-        books.forget(made.folder)
+        registries.forget(made.folder)
         raise
     watcher = run_auditor.Auditor(_audited(base, made))
     attendant = arbiter.Attendant(
-        books,
+        registries,
         made.folder,
         made.quota,
         _nvml(base),
@@ -178,12 +178,12 @@ def opened(plan: RunPlan) -> Iterator[OpenRun]:
         base.driver.libnvidia_ml, base.machine, made.folder, made.share.device.uuid
     )
     current = _Current(made)
-    change = _changer(books, current, limit)
-    worker = suspender.Suspender(books, lambda: current.made, _checkpoint_driver(base))
+    change = _changer(registries, current, limit)
+    worker = suspender.Suspender(registries, lambda: current.made, _checkpoint_driver(base))
     steward = quota_socket.Control(made.folder, change, suspend_socket.answerer(worker))
     if plan.user is None:
-        limit.begin(made.share.vmemory, {promise.run_id for promise in books.live()})
-    leavings = janitor.Leavings(books, made.folder, run_tree, lock, limit.cgroup, plan.files)
+        limit.begin(made.share.vmemory, {promise.run_id for promise in registries.live()})
+    leavings = janitor.Leavings(registries, made.folder, run_tree, lock, limit.cgroup, plan.files)
     keeper = janitor.start(leavings)
 
     def start_threads() -> None:
@@ -205,7 +205,7 @@ def opened(plan: RunPlan) -> Iterator[OpenRun]:
         keeper.wait_detached()
         limit.end()
         with contextlib.suppress(errors.PyVgpuError):  # then the janitor cleans up
-            if books.forget(made.folder):
+            if registries.forget(made.folder):
                 run_files.remove(run_tree)
                 for file in plan.files:
                     file.unlink(missing_ok=True)
@@ -246,7 +246,7 @@ def _nvml(base: Base) -> arbiter.Nvml | None:
 
 
 def _changer(
-    books: reservations.Books, current: _Current, limit: run_limit.RunLimit
+    registries: reservations.Registries, current: _Current, limit: run_limit.RunLimit
 ) -> Callable[[quota.QuotaChange], holders.Changed]:
     """Return a function that changes the run's reservation."""
 
@@ -254,7 +254,7 @@ def _changer(
         if wanted.vmemory is not None and wanted.vmemory > current.made.share.vmemory:
             limit.change(wanted.vmemory)  # raise the driver's limit before the shim's
         try:
-            changed = books.change(current.made, wanted)
+            changed = registries.change(current.made, wanted)
             current.made = changed.made
         finally:
             limit.change(current.made.share.vmemory)

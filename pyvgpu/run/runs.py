@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pyvgpu.machine.holders import LiveReservation
-    from pyvgpu.machine.reservations import Books
+    from pyvgpu.machine.reservations import Registries
 
 _LONGEST = 1000  # bytes of a text
 _LONGEST_LIMIT = 8192  # of a names.LIMIT_FILE
@@ -137,9 +137,9 @@ class DeviceView:
         return sum(counted) if counted else None
 
 
-def look(books: Books) -> tuple[Run, ...]:
+def look(registries: Registries) -> tuple[Run, ...]:
     """Sample every active run, in order of their start."""
-    found = (_read(promise) for promise in books.live())
+    found = (_read(promise) for promise in registries.live())
     return tuple(sorted(found, key=lambda run: (run.promise.holder.created, run.promise.run_id)))
 
 

@@ -95,12 +95,12 @@ class Suspender:
 
     def __init__(
         self,
-        books: reservations.Books,
+        registries: reservations.Registries,
         made: Callable[[], holders.Made],
         driver: checkpoint_calls.CheckpointDriver,
     ) -> None:
         """*made* returns the reservation as it is now."""
-        self._books = books
+        self._registries = registries
         self._made = made
         self._driver = driver
         self._lock = threading.Lock()
@@ -143,7 +143,9 @@ class Suspender:
     def _run(self, order: SuspendOrder) -> None:
         try:
             with checkpoint_calls.Calls(self._driver) as calls:
-                operation = Operation(self._books, self._made(), calls, self._stopped, self._saved)
+                operation = Operation(
+                    self._registries, self._made(), calls, self._stopped, self._saved
+                )
                 self._attempt(operation, order)
         finally:
             with self._lock:
@@ -182,13 +184,13 @@ class Operation:
 
     def __init__(
         self,
-        books: reservations.Books,
+        registries: reservations.Registries,
         made: holders.Made,
         calls: checkpoint_calls.Calls,
         stopped: threading.Event,
         saved: dict[int, int],
     ) -> None:
-        self._books = books
+        self._registries = registries
         self._made = made
         self._calls = calls
         self._stopped = stopped
@@ -204,7 +206,7 @@ class Operation:
                 return "is suspended already"
             kept = dataclasses.replace(before, kept=order.keep)
             if order.keep:
-                self._books.readmit(self._made)
+                self._registries.readmit(self._made)
             else:
                 self._mark(kept)
             return f"is suspended already; its reservation is {_kept(keep=order.keep)} now"
@@ -241,7 +243,7 @@ class Operation:
                     f"process {pid}: it is stopped; `kill -CONT {pid}` continues it"
                 )
         if before.suspended:
-            self._books.readmit(self._made)
+            self._registries.readmit(self._made)
             try:
                 self._check_room()
             except errors.PyVgpuError:
@@ -276,7 +278,7 @@ class Operation:
         """Write the flags of the quota, whose descriptor is closed when the run ends."""
         if self._stopped.is_set():
             raise RefusedError("the run is ending")
-        self._books.mark(self._made, suspension_now)
+        self._registries.mark(self._made, suspension_now)
 
     # --- the run's processes ------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ _KINDS = (names.RUN_KIND, names.MACHINE_KIND)
 class MachinePlaces:
     """The folders in which traces can be."""
 
-    books: tuple[Path, ...] = (names.BOOK_OF_ROOT, names.BOOK_OF_ALL)
+    registries: tuple[Path, ...] = (names.ROOT_REGISTRY, names.SHARED_REGISTRY)
     specifications: tuple[Path, ...] = (Path("/etc/cdi"), Path("/var/run/cdi"))
     memory: tuple[Path, ...] = (Path("/dev/shm"), Path("/tmp"))  # noqa: S108 - owners are checked
     cache: Path = Path("/var/tmp")  # noqa: S108 - owners are checked
@@ -56,7 +56,7 @@ def find(environment: Mapping[str, str], places: MachinePlaces) -> tuple[Trace, 
         *_caches(environment, places),
         *_simulated(places),
         *_generated(environment, places),
-        *_books(places),
+        *_registries(places),
     )
     return tuple({trace.path: trace for trace in found if _is_ours(trace.path)}.values())
 
@@ -64,7 +64,7 @@ def find(environment: Mapping[str, str], places: MachinePlaces) -> tuple[Trace, 
 def remove(trace: Trace) -> None:
     """Remove *trace*; UnavailableError, or PermissionDeniedError, if that fails.
 
-    Links in it are removed, not followed. A book stays if it has entries of other users.
+    Links in it are removed, not followed. A registry stays if it has entries of other users.
     """
     try:
         if trace.path.is_dir():
@@ -104,15 +104,15 @@ def _generated(environment: Mapping[str, str], places: MachinePlaces) -> Iterato
             yield Trace(Path(home) / name, "a completion script")
 
 
-def _books(places: MachinePlaces) -> Iterator[Trace]:
-    """Yield the books; of a book with entries of other users only the caller's own."""
-    for book in places.books:
+def _registries(places: MachinePlaces) -> Iterator[Trace]:
+    """Yield the registries; of a registry with entries of other users only the caller's own."""
+    for registry in places.registries:
         entries: Iterable[Path] = ()
         with contextlib.suppress(OSError):
-            entries = sorted(book.iterdir())
+            entries = sorted(registry.iterdir())
         own = [path for path in entries if _is_ours(path)]
-        if len(own) == len(tuple(entries)) and _is_ours(book):
-            yield Trace(book, "the reservations of this machine")
+        if len(own) == len(tuple(entries)) and _is_ours(registry):
+            yield Trace(registry, "the reservations of this machine")
         else:
             for path in own:
                 yield Trace(path, "a reservation of this user")

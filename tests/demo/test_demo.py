@@ -36,7 +36,9 @@ def leavings(folder, pid=-1):
         path for base in workspace.PLACES for path in Path(base).glob(f"{workspace.PREFIX}{pid}-*")
     ]
     trees = (folder / "cache" / "pyvgpu" / "runs").glob("*")
-    live = [x.folder for x in reservations.Books().live() if x.holder.tree.startswith(str(folder))]
+    live = [
+        x.folder for x in reservations.Registries().live() if x.holder.tree.startswith(str(folder))
+    ]
     return [*machines, *trees, *live]
 
 

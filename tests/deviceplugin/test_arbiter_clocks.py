@@ -20,7 +20,7 @@ MODEL = device.Device(arbiters.UUIDS[0], 0, "model", 8 * arbiters.GIB, 256 << 20
 
 
 @pytest.fixture
-def book(tmp_path):
+def registry(tmp_path):
     folder = tmp_path / "grants"
     folder.mkdir()
     folder.chmod(0o1700)
@@ -28,9 +28,9 @@ def book(tmp_path):
 
 
 @contextlib.contextmanager
-def living(book):
+def living(registry):
     """Create a grant's folder with the region of a container that runs until the block ends."""
-    made = book / grants.new_id()
+    made = registry / grants.new_id()
     (made / cdi_edits.CLOCK_FOLDER).mkdir(parents=True)
     folder = os.open(made, os.O_RDONLY)
     held = region.create(
@@ -44,13 +44,13 @@ def living(book):
 
 
 @pytest.fixture
-def grant(book):
-    with living(book) as made:
+def grant(registry):
+    with living(registry) as made:
         yield made
 
 
-def pids(book):
-    return {process.pid for process in arbiter.find([book])}
+def pids(registry):
+    return {process.pid for process in arbiter.find([registry])}
 
 
 def looked(kept, wanted, true):
@@ -58,47 +58,49 @@ def looked(kept, wanted, true):
     wait_until(lambda: kept.look(wanted) or true())
 
 
-def test_grant_has_a_running_clock_even_after_the_arbiter_is_killed(book, grant):
-    kept = arbiter_clocks.Clocks(book, book.parent / "none")
+def test_grant_has_a_running_clock_even_after_the_arbiter_is_killed(registry, grant):
+    kept = arbiter_clocks.Clocks(registry, registry.parent / "none")
     clock = grant / cdi_edits.CLOCK_FOLDER / "0"
     try:
         looked(kept, {grant.name: 1}, lambda: arbiter.serves(clock))
-        (first,) = arbiter.find([book])
+        (first,) = arbiter.find([registry])
         os.kill(first.pid, signal.SIGKILL)
-        looked(kept, {grant.name: 1}, lambda: pids(book) - {first.pid} and arbiter.serves(clock))
+        looked(
+            kept, {grant.name: 1}, lambda: pids(registry) - {first.pid} and arbiter.serves(clock)
+        )
     finally:
         kept.stop()
-    assert not arbiter.find([book])
+    assert not arbiter.find([registry])
 
 
-def test_first_grant_after_idle_time_finds_a_running_arbiter(book, grant, monkeypatch):
+def test_first_grant_after_idle_time_finds_a_running_arbiter(registry, grant, monkeypatch):
     monkeypatch.setattr(arbiter_clocks, "IDLE_SECONDS", 600.0)
-    kept = arbiter_clocks.Clocks(book, book.parent / "none")
+    kept = arbiter_clocks.Clocks(registry, registry.parent / "none")
     clock = grant / cdi_edits.CLOCK_FOLDER / "0"
     try:
-        looked(kept, {}, lambda: any(process.beats for process in arbiter.find([book])))
+        looked(kept, {}, lambda: any(process.beats for process in arbiter.find([registry])))
         kept.look({})  # it finds the arbiter
-        (first,) = arbiter.find([book])
+        (first,) = arbiter.find([registry])
         os.kill(first.pid, signal.SIGKILL)
-        wait_until(lambda: not arbiter.find([book]))
+        wait_until(lambda: not arbiter.find([registry]))
         for _ in range(20):
             kept.look({})
-        assert not arbiter.find([book])  # no grant needs one
+        assert not arbiter.find([registry])  # no grant needs one
         looked(kept, {grant.name: 1}, lambda: arbiter.serves(clock))
     finally:
         kept.stop()
 
 
-def test_next_agent_adopts_the_arbiter_of_a_killed_one(book, grant):
-    killed, later = (arbiter_clocks.Clocks(book, book.parent / "none") for _ in range(2))
+def test_next_agent_adopts_the_arbiter_of_a_killed_one(registry, grant):
+    killed, later = (arbiter_clocks.Clocks(registry, registry.parent / "none") for _ in range(2))
     clock = grant / cdi_edits.CLOCK_FOLDER / "0"
     try:
         looked(killed, {grant.name: 1}, lambda: arbiter.serves(clock))
-        (first,) = arbiter.find([book])
+        (first,) = arbiter.find([registry])
         looked(later, {grant.name: 1}, lambda: arbiter.serves(clock))
-        assert pids(book) == {first.pid}
+        assert pids(registry) == {first.pid}
         later.stop()
-        wait_until(lambda: not arbiter.find([book]))
+        wait_until(lambda: not arbiter.find([registry]))
     finally:
         killed.stop()
 
@@ -107,22 +109,22 @@ AGENT = """
 import pathlib, sys, time
 from pyvgpu.machine import arbiter
 from pyvgpu.deviceplugin.containers import arbiter_clocks
-book = pathlib.Path(sys.argv[1])
-kept = arbiter_clocks.Clocks(book, book.parent / "none")
+registry = pathlib.Path(sys.argv[1])
+kept = arbiter_clocks.Clocks(registry, registry.parent / "none")
 while True:
     kept.look({})
-    print(*(process.pid for process in arbiter.find([book]) if process.beats), flush=True)
+    print(*(process.pid for process in arbiter.find([registry]) if process.beats), flush=True)
     time.sleep(0.05)
 """
 
 
 @pytest.fixture
-def left(book):
+def left(registry):
     """Return a function that leaves an arbiter behind, by killing its agent."""
 
     def leave():
         agent = subprocess.Popen(
-            [sys.executable, "-c", AGENT, book], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", AGENT, registry], stdout=subprocess.PIPE, text=True
         )
         with agent:
             while not agent.stdout.readline().strip():
@@ -130,35 +132,35 @@ def left(book):
             agent.kill()
 
     yield leave
-    for process in arbiter.find([book]):
+    for process in arbiter.find([registry]):
         os.kill(process.pid, signal.SIGKILL)
 
 
-def test_orphaned_arbiter_without_containers_exits(book, left):
+def test_orphaned_arbiter_without_containers_exits(registry, left):
     left()
-    wait_until(lambda: not arbiter.find([book]))
+    wait_until(lambda: not arbiter.find([registry]))
 
 
 @pytest.mark.slow
-def test_orphaned_arbiter_keeps_running_for_live_containers(book, left):
+def test_orphaned_arbiter_keeps_running_for_live_containers(registry, left):
     def clock(grant):
-        return book / f"{names.ARBITER_FOLDER}{os.geteuid()}" / f"{grant.name}.0"
+        return registry / f"{names.ARBITER_FOLDER}{os.geteuid()}" / f"{grant.name}.0"
 
-    with living(book) as one:
+    with living(registry) as one:
         left()
         wait_until(lambda: arbiter.serves(clock(one)))
-        (it,) = arbiter.find([book])
-        with living(book) as other:
+        (it,) = arbiter.find([registry])
+        with living(registry) as other:
             wait_until(lambda: arbiter.serves(clock(other)))
         wait_until(lambda: not clock(other).exists())  # once it has looked for its containers
-        with living(book) as later:
+        with living(registry) as later:
             wait_until(lambda: arbiter.serves(clock(later)))
-        assert pids(book) == {it.pid}
-    wait_until(lambda: not arbiter.find([book]))
+        assert pids(registry) == {it.pid}
+    wait_until(lambda: not arbiter.find([registry]))
 
 
-def test_removed_grant_does_not_stop_the_arbiter(book, grant):
-    kept = arbiter_clocks.Clocks(book, book.parent / "none")
+def test_removed_grant_does_not_stop_the_arbiter(registry, grant):
+    kept = arbiter_clocks.Clocks(registry, registry.parent / "none")
     clock = grant / cdi_edits.CLOCK_FOLDER / "0"
     try:
         looked(kept, {"0" * 16: 2, grant.name: 1}, lambda: arbiter.serves(clock))
@@ -166,14 +168,14 @@ def test_removed_grant_does_not_stop_the_arbiter(book, grant):
         kept.stop()
 
 
-def test_arbiter_that_fails_to_start_is_not_retried_at_once(book, caplog, monkeypatch):
+def test_arbiter_that_fails_to_start_is_not_retried_at_once(registry, caplog, monkeypatch):
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(
         arbiter_clocks, "_LEAST_SECONDS", 600.0
     )  # a failed start, however late the
     monkeypatch.setattr(arbiter_clocks, "_AGAIN_SECONDS", 600.0)  # test sees it
-    (book / f"arbiter-{os.geteuid()}").write_text("in the way")
-    kept = arbiter_clocks.Clocks(book, book.parent / "none")
+    (registry / f"arbiter-{os.geteuid()}").write_text("in the way")
+    kept = arbiter_clocks.Clocks(registry, registry.parent / "none")
     try:
         looked(kept, {}, lambda: "the arbiter exits with" in caplog.text)
         for _ in range(20):

@@ -99,7 +99,7 @@ GRANT = "0123456789abcdef"
 OTHER = "fedcba9876543210"
 
 
-BOOK = mounts.Origin("8:1", PurePosixPath("/var/lib/pyvgpu/grants"))
+REGISTRY = mounts.Origin("8:1", PurePosixPath("/var/lib/pyvgpu/grants"))
 
 
 def mounted(root, point="/etc/pyvgpu", device="8:1"):
@@ -107,7 +107,7 @@ def mounted(root, point="/etc/pyvgpu", device="8:1"):
 
 
 def own(grant):
-    return mounted(BOOK.path / grant)
+    return mounted(REGISTRY.path / grant)
 
 
 @pytest.mark.parametrize(
@@ -116,17 +116,19 @@ def own(grant):
         pytest.param(own(GRANT), GRANT, id="its folder"),
         pytest.param(own(OTHER) + own(GRANT), GRANT, id="the last one"),
         pytest.param(own(GRANT) + mounted("/tmp/mine"), "", id="hidden"),
-        pytest.param(mounted(BOOK.path / GRANT, "/mnt"), "", id="elsewhere"),
-        pytest.param(mounted(f"/var/lib/pyvgpu/other/{GRANT}"), "", id="of no book"),
+        pytest.param(mounted(REGISTRY.path / GRANT, "/mnt"), "", id="elsewhere"),
+        pytest.param(mounted(f"/var/lib/pyvgpu/other/{GRANT}"), "", id="of no registry"),
         pytest.param(
             mounted(
                 f"/var/lib/kubelet/pods/{UID}/volumes/kubernetes.io~empty-dir/v/grants/{OTHER}"
             ),
             "",
-            id="a volume of the pod, with a subPath like a book",
+            id="a volume of the pod, with a subPath like a registry",
         ),
         pytest.param(
-            mounted(BOOK.path / OTHER, device="0:77"), "", id="a file system of the tenant's own"
+            mounted(REGISTRY.path / OTHER, device="0:77"),
+            "",
+            id="a file system of the tenant's own",
         ),
         pytest.param(own("nonsense"), "", id="no grant"),
         pytest.param(b"", "", id="nothing"),
@@ -134,7 +136,7 @@ def own(grant):
     ],
 )
 def test_mounts_name_the_grant(mountinfo, expected):
-    assert process_owner.grant_of(mountinfo, BOOK) == expected
+    assert process_owner.grant_of(mountinfo, REGISTRY) == expected
 
 
 @rights.needs_mounts

@@ -35,7 +35,7 @@ def place():
 
 
 def script(place, body):
-    """Return a command that starts a run in the books of *place* and executes *body*."""
+    """Return a command that starts a run in the registries of *place* and executes *body*."""
     text = (
         "import os, signal, sys, time\nfrom pathlib import Path\n"
         "import arbiters\n"
@@ -145,8 +145,8 @@ def test_arbiter_ends_with_the_last_run_and_leaves_nothing(place):
             second.attendant.look()
         wait_until(lambda: arbiter.serves(first.clock()))
     wait_until(lambda: not processes(place))
-    (book,) = place.iterdir()
-    assert list(book.iterdir()) == []
+    (registry,) = place.iterdir()
+    assert list(registry.iterdir()) == []
 
 
 def test_sigterm_ends_the_arbiter_and_leaves_nothing(place):
@@ -210,8 +210,8 @@ def write_file(folder, size):
 
 @pytest.mark.parametrize("forgery", ["unlocked", "open to all", "linked", "folder linked", "name"])
 def test_forged_arbiter_is_ignored(place, forgery):
-    book = place / "all"
-    folder = book / f"arbiter-{os.geteuid()}{'-' if forgery == 'name' else ''}"
+    registry = place / "all"
+    folder = registry / f"arbiter-{os.geteuid()}{'-' if forgery == 'name' else ''}"
     folder.mkdir(parents=True)
     write_file(folder, 4096)
     with (folder / "arbiter").open("r+b") as file:
@@ -453,12 +453,12 @@ def test_damaged_files_of_a_run_do_not_affect_others(place, damage):
 
 def test_unexpected_entries_in_the_book_are_ignored(place):
     with run_in(place) as run:
-        book = run.made.folder.parent
-        os.mkfifo(book / ("a" * 16))
-        (book / ("b" * 16)).symlink_to(run.made.folder)
-        (book / ("c" * 16)).mkdir()
-        os.mkfifo(book / ("c" * 16) / "quota")
-        (book / ("d" * 16)).write_text("no folder")
+        registry = run.made.folder.parent
+        os.mkfifo(registry / ("a" * 16))
+        (registry / ("b" * 16)).symlink_to(run.made.folder)
+        (registry / ("c" * 16)).mkdir()
+        os.mkfifo(registry / ("c" * 16) / "quota")
+        (registry / ("d" * 16)).write_text("no folder")
         run.attendant.look()
         wait_until(lambda: arbiter.serves(run.clock()))
         assert len(processes(place)) == 1
@@ -479,11 +479,12 @@ def test_full_disk_is_reported_once_and_does_not_end_the_run(place):
         "    run.attendant.look()\n"
         "    print(len(arbiters.living(place)))\n"
     )
-    for book in ("root", "all"):
-        (place / book).mkdir()
-        (place / book).chmod(0o1777)
+    for registry in ("root", "all"):
+        (place / registry).mkdir()
+        (place / registry).chmod(0o1777)
     mounts = " && ".join(
-        f"mount -t tmpfs -o size=2m,mode=1777 none {place / book}" for book in ("root", "all")
+        f"mount -t tmpfs -o size=2m,mode=1777 none {place / registry}"
+        for registry in ("root", "all")
     )
     ran = subprocess.run(
         ["unshare", "--mount", "sh", "-c", f'{mounts} && exec "$@"', "sh", *script(place, body)],

@@ -42,8 +42,8 @@ def kill_all():
 
 def start_another():
     folder = run.made.folder.parent / f"arbiter-{os.geteuid()}"
-    books = arbiters.books_in(place).paths
-    subprocess.run([shim.arbiter_program(), folder, *books], env={}, check=True)
+    registries = arbiters.books_in(place).paths
+    subprocess.run([shim.arbiter_program(), folder, *registries], env={}, check=True)
     wait_until(lambda: arbiters.living(place))
 
 def before(step, act):
@@ -212,8 +212,8 @@ def test_arbiter_that_starts_while_another_ends_is_found(place, tmp_path_factory
     with run_in(place) as run:
         run.attendant.look()
         (old,) = living(place)
-        books = arbiters.books_in(place).paths
-        command = [shim.arbiter_program(), "--foreground", old.folder, *books]
+        registries = arbiters.books_in(place).paths
+        command = [shim.arbiter_program(), "--foreground", old.folder, *registries]
         with stops.stopped_after(calls, command, log, path.format(folder=old.folder)) as new:
             os.kill(old.pid, signal.SIGTERM)
             wait_until(lambda: old.pid not in processes(place))

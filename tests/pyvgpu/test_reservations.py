@@ -33,16 +33,16 @@ def place():
 
 
 @pytest.fixture
-def books(place):
-    return reservations.Books(place / "root", place / "all")
+def registries(place):
+    return reservations.Registries(place / "root", place / "all")
 
 
 def wish(vmemory=4 * GIB, vcore=10, devices=(DEVICE,)):
     return holders.RunRequest(quota.Quota(vcore, vmemory), devices, "999.1")
 
 
-def promise(books, name, **wanted):
-    return books.promise(wish(**wanted), holders.Holder(name, "train", tree="/nowhere"))
+def promise(registries, name, **wanted):
+    return registries.promise(wish(**wanted), holders.Holder(name, "train", tree="/nowhere"))
 
 
 def preamble(place, vmemory):
@@ -53,7 +53,7 @@ def preamble(place, vmemory):
         "from pyvgpu.run import mount_namespace\n"
         "from pyvgpu.device import Device\n"
         f"place = Path({str(place)!r})\n"
-        "books = reservations.Books(place / 'root', place / 'all')\n"
+        "registries = reservations.Registries(place / 'root', place / 'all')\n"
         f"device = Device({UUID!r}, 0, 'H100', {80 * GIB}, {512 << 20})\n"
         f"wish = holders.RunRequest(quota.Quota(10, {vmemory}), (device,), '999.1')\n"
     )
@@ -82,15 +82,15 @@ def as_other_user(action):
         os.waitpid(pid, 0)
 
 
-def test_promise_is_entered_with_quota_usage_and_holder(books):
-    made = promise(books, "train-1")
+def test_promise_is_entered_with_quota_usage_and_holder(registries):
+    made = promise(registries, "train-1")
     assert sorted(path.name for path in made.folder.iterdir()) == [
         "promise.json",
         "quota",
         "usage",
     ]
     assert made.folder.stat().st_mode & 0o777 == 0o755
-    (found,) = books.live()
+    (found,) = registries.live()
     assert (found.run_id, found.uid, found.holder.name) == (made.run_id, os.geteuid(), "train-1")
     assert found.holder.pid == os.getpid()
     assert found.holder.tree == f"/nowhere/{made.run_id}"
@@ -98,23 +98,23 @@ def test_promise_is_entered_with_quota_usage_and_holder(books):
     os.close(made.quota)
 
 
-def test_book_is_sticky_and_open_to_all(books, place):
-    os.close(promise(books, "one").quota)
-    (book,) = place.iterdir()
-    assert book.name == ("root" if os.geteuid() == 0 else "all")
-    assert book.stat().st_mode & 0o7777 == 0o1777
+def test_registry_is_sticky_and_open_to_all(registries, place):
+    os.close(promise(registries, "one").quota)
+    (registry,) = place.iterdir()
+    assert registry.name == ("root" if os.geteuid() == 0 else "all")
+    assert registry.stat().st_mode & 0o7777 == 0o1777
 
 
-def test_reservations_add_up_to_at_most_the_device(books):
-    made = [promise(books, f"run-{i}", vmemory=40 * GIB) for i in range(2)]
+def test_reservations_add_up_to_at_most_the_device(registries):
+    made = [promise(registries, f"run-{i}", vmemory=40 * GIB) for i in range(2)]
     with pytest.raises(errors.UnavailableError) as caught:
-        promise(books, "third", vmemory=GIB)
+        promise(registries, "third", vmemory=GIB)
     message = str(caught.value)
     assert "vmemory 1GiB: device 0 (H100) has 0 bytes of 80GiB free" in message
     assert "run-0 40GiB" in message
     assert "run-1 40GiB" in message
     os.close(made[0].quota)
-    os.close(promise(books, "third", vmemory=40 * GIB).quota)
+    os.close(promise(registries, "third", vmemory=40 * GIB).quota)
     os.close(made[1].quota)
 
 
@@ -124,9 +124,9 @@ def write_words(file, field, *words, at=0):
 
 
 @pytest.fixture
-def lowered(books):
+def lowered(registries):
     """Return a reservation of 2 GiB and its open usage file, in which slot 0 is alive."""
-    made = promise(books, "big", vmemory=2 * GIB)
+    made = promise(registries, "big", vmemory=2 * GIB)
     usage = os.open(made.folder / "usage", os.O_RDWR)
     slot = os.open(made.folder / "usage", os.O_RDWR)
     assert locks.take(slot, ffi.integer_const("USAGE_LOCK_SLOT"))
@@ -135,10 +135,10 @@ def lowered(books):
         os.close(file)
 
 
-def free_bytes(books):
-    """Return the device's free bytes by the book."""
+def free_bytes(registries):
+    """Return the device's free bytes by the registry."""
     with pytest.raises(errors.UnavailableError) as caught:
-        promise(books, "other", vmemory=80 * GIB)
+        promise(registries, "other", vmemory=80 * GIB)
     return int(re.search(r"has (\d+)( bytes|GiB) of 80GiB free", str(caught.value))[1])
 
 
@@ -155,30 +155,32 @@ def free_bytes(books):
         pytest.param("header", 0, [0], 78, id="a ledger that cannot be read"),
     ],
 )
-def test_memory_held_beyond_a_quota_is_reserved(books, lowered, field, at, words, free):
+def test_memory_held_beyond_a_quota_is_reserved(registries, lowered, field, at, words, free):
     _, usage = lowered
     write_words(usage, field, *words, at=at)
-    assert free_bytes(books) == free
+    assert free_bytes(registries) == free
 
 
-def test_memory_measured_beyond_all_charges_is_reserved(books, lowered):
+def test_memory_measured_beyond_all_charges_is_reserved(registries, lowered):
     made, usage = lowered
     write_words(usage, "charged", 2 * GIB)
     region.publish_extra(made.quota, {(0, 0): GIB})
-    assert free_bytes(books) == 77
+    assert free_bytes(registries) == 77
 
 
-def test_run_over_its_quota_may_lower_it_and_grow_into_free_memory(books, lowered):
+def test_run_over_its_quota_may_lower_it_and_grow_into_free_memory(registries, lowered):
     made, usage = lowered
     write_words(usage, "charged", 50 * GIB)
-    other = promise(books, "other", vmemory=30 * GIB)
+    other = promise(registries, "other", vmemory=30 * GIB)
     write_words(usage, "charged", 60 * GIB)  # as measured: more than the device has
-    other = books.change(other, quota.QuotaChange(vmemory=20 * GIB)).made
-    assert books.change(made, quota.QuotaChange(vcore=20, vmemory=2 * GIB)).held == 60 * GIB
-    other = books.change(other, quota.QuotaChange(vcore=15)).made
+    other = registries.change(other, quota.QuotaChange(vmemory=20 * GIB)).made
+    assert registries.change(made, quota.QuotaChange(vcore=20, vmemory=2 * GIB)).held == 60 * GIB
+    other = registries.change(other, quota.QuotaChange(vcore=15)).made
     with pytest.raises(errors.UnavailableError, match="big 60GiB .held; its quota is 2GiB"):
-        books.change(other, quota.QuotaChange(vmemory=21 * GIB))
-    assert books.change(made, quota.QuotaChange(vmemory=60 * GIB)).made.share.vmemory == 60 * GIB
+        registries.change(other, quota.QuotaChange(vmemory=21 * GIB))
+    assert (
+        registries.change(made, quota.QuotaChange(vmemory=60 * GIB)).made.share.vmemory == 60 * GIB
+    )
     os.close(other.quota)
 
 
@@ -193,48 +195,48 @@ def test_each_device_of_a_run_reserves_its_held_memory():
         admission.check_memory(share.Share(SECOND, 10, 78 * GIB), [run])
 
 
-def test_refusal_names_a_size_that_fits(books):
-    made = promise(books, "first", vmemory=70 * GIB)
+def test_refusal_names_a_size_that_fits(registries):
+    made = promise(registries, "first", vmemory=70 * GIB)
     with pytest.raises(errors.UnavailableError, match=r"valid would be --vmemory 10GiB$"):
-        promise(books, "second", vmemory=20 * GIB)
+        promise(registries, "second", vmemory=20 * GIB)
     os.close(made.quota)
 
 
-def test_vcore_adds_up_to_100(books):
-    made = promise(books, "first", vcore=70)
-    os.close(promise(books, "asks-for-memory-alone", vcore=None).quota)
+def test_vcore_adds_up_to_100(registries):
+    made = promise(registries, "first", vcore=70)
+    os.close(promise(registries, "asks-for-memory-alone", vcore=None).quota)
     with pytest.raises(errors.UnavailableError, match="vcore 40: .* has 30 of 100 free.*first 70"):
-        promise(books, "second", vcore=40)
-    os.close(promise(books, "second", vcore=30).quota)
+        promise(registries, "second", vcore=40)
+    os.close(promise(registries, "second", vcore=30).quota)
     os.close(made.quota)
 
 
-def test_next_device_is_taken_when_the_first_is_full(books):
-    first = promise(books, "first", vmemory=80 * GIB, devices=(DEVICE, SECOND))
-    second = promise(books, "second", vmemory=80 * GIB, devices=(DEVICE, SECOND))
+def test_next_device_is_taken_when_the_first_is_full(registries):
+    first = promise(registries, "first", vmemory=80 * GIB, devices=(DEVICE, SECOND))
+    second = promise(registries, "second", vmemory=80 * GIB, devices=(DEVICE, SECOND))
     assert (first.share.device, second.share.device) == (DEVICE, SECOND)
     with pytest.raises(errors.UnavailableError, match="none of the other devices"):
-        promise(books, "third", vmemory=GIB, devices=(DEVICE, SECOND))
+        promise(registries, "third", vmemory=GIB, devices=(DEVICE, SECOND))
     os.close(first.quota)
     os.close(second.quota)
 
 
-def test_two_equal_names_are_refused_while_the_first_lives(books):
-    made = promise(books, "train")
+def test_two_equal_names_are_refused_while_the_first_lives(registries):
+    made = promise(registries, "train")
     with pytest.raises(errors.UsageError, match="--name 'train': another run of user .* has it"):
-        promise(books, "train")
+        promise(registries, "train")
     os.close(made.quota)
-    os.close(promise(books, "train").quota)
+    os.close(promise(registries, "train").quota)
 
 
 @rights.as_root
-def test_each_user_has_names_of_their_own(books):
-    made = promise(books, "train")
-    with as_other_user(lambda: promise(books, "train").run_id) as theirs:
-        found = {entry.name: entry.run_id for entry in books.live()}
+def test_each_user_has_names_of_their_own(registries):
+    made = promise(registries, "train")
+    with as_other_user(lambda: promise(registries, "train").run_id) as theirs:
+        found = {entry.name: entry.run_id for entry in registries.live()}
         name = users.name(forked.OTHER_UID)
         assert found == {"train": made.run_id, f"{name}/train": theirs}
-        live = books.live()
+        live = registries.live()
         assert quota_socket.find("train", live).run_id == made.run_id
         assert quota_socket.find(f"{name}/train", live).run_id == theirs
         assert quota_socket.find(f"{forked.OTHER_UID}/train", live).run_id == theirs
@@ -243,9 +245,9 @@ def test_each_user_has_names_of_their_own(books):
     os.close(made.quota)
 
 
-def test_a_name_is_also_another_users_if_no_other_run_has_it(books):
-    (made,) = [promise(books, "train")]
-    (own,) = books.live()
+def test_a_name_is_also_another_users_if_no_other_run_has_it(registries):
+    (made,) = [promise(registries, "train")]
+    (own,) = registries.live()
     theirs = [dataclasses.replace(own, uid=own.uid + each) for each in (1, 2)]
     assert quota_socket.named("train", theirs[:1]) is theirs[0]
     assert quota_socket.named("train", theirs) is None
@@ -253,30 +255,30 @@ def test_a_name_is_also_another_users_if_no_other_run_has_it(books):
     os.close(made.quota)
 
 
-def test_only_the_user_and_root_can_read_the_command_line(books):
+def test_only_the_user_and_root_can_read_the_command_line(registries):
     command = ["python", "jobs/my train.py", "--key", "secret\n"]
-    made = books.promise(wish(), holders.Holder("", "python", tree="/nowhere"), command)
+    made = registries.promise(wish(), holders.Holder("", "python", tree="/nowhere"), command)
     file = made.folder / "command"
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.read_text() == "python 'jobs/my train.py' --key 'secret?'"
-    (found,) = books.live()
+    (found,) = registries.live()
     assert found.holder.name.startswith("my-train-")
     assert "secret" not in (made.folder / "promise.json").read_text()
     os.close(made.quota)
-    assert books.live() == ()
+    assert registries.live() == ()
     assert not made.folder.exists()
 
 
-def test_a_long_command_line_is_truncated(books):
+def test_a_long_command_line_is_truncated(registries):
     holder = holders.Holder("long", "python", tree="/nowhere")
-    made = books.promise(wish(), holder, ["python", "x" * 100_000])
+    made = registries.promise(wish(), holder, ["python", "x" * 100_000])
     assert (made.folder / "command").stat().st_size == reservations.LONGEST_COMMAND
     os.close(made.quota)
 
 
-def test_default_names_are_made_from_the_command(books):
-    made = [promise(books, "") for _ in range(3)]
-    found = {entry.holder.name for entry in books.live()}
+def test_default_names_are_made_from_the_command(registries):
+    made = [promise(registries, "") for _ in range(3)]
+    found = {entry.holder.name for entry in registries.live()}
     assert len(found) == 3
     assert all(name.startswith("train-") for name in found)
     for entry in made:
@@ -284,8 +286,8 @@ def test_default_names_are_made_from_the_command(books):
 
 
 @pytest.mark.parametrize("kind", ["fifo", "folder", "empty"])
-def test_unexpected_entries_in_a_folder_are_ignored(books, kind):
-    made = promise(books, "first")
+def test_unexpected_entries_in_a_folder_are_ignored(registries, kind):
+    made = promise(registries, "first")
     os.close(made.quota)
     folder = made.folder.parent / ("f" * 16)
     folder.mkdir()
@@ -296,7 +298,7 @@ def test_unexpected_entries_in_a_folder_are_ignored(books, kind):
             (folder / name).mkdir()
         else:
             (folder / name).touch()
-    os.close(promise(books, "second").quota)
+    os.close(promise(registries, "second").quota)
 
 
 @pytest.mark.parametrize("name", ["", "-a", "a-", "A", "a_b", "a.b", "a b", "ä", "a" * 64, "a\n"])
@@ -310,48 +312,48 @@ def test_derived_names_are_valid(command):
     holders.check_name(holders.derive_name(command), "--name")
 
 
-def test_dead_reservation_is_removed_by_the_next_scan(books):
-    made = promise(books, "train")
+def test_dead_reservation_is_removed_by_the_next_scan(registries):
+    made = promise(registries, "train")
     os.close(made.quota)
-    assert books.live() == ()
+    assert registries.live() == ()
     assert not made.folder.exists()
 
 
-def test_reservation_lasts_while_any_process_of_the_run_lives(books):
-    made = promise(books, "train", vmemory=80 * GIB)
+def test_reservation_lasts_while_any_process_of_the_run_lives(registries):
+    made = promise(registries, "train", vmemory=80 * GIB)
     usage = os.open(made.folder / "usage", os.O_RDWR)
     assert locks.take(usage, ffi.integer_const("USAGE_LOCK_SLOT") + 5)
     os.close(made.quota)
-    assert not books.forget(made.folder)
+    assert not registries.forget(made.folder)
     with pytest.raises(errors.UnavailableError):
-        promise(books, "other", vmemory=GIB)
+        promise(registries, "other", vmemory=GIB)
     os.close(usage)
-    assert books.forget(made.folder)
+    assert registries.forget(made.folder)
     assert not made.folder.exists()
 
 
-def test_reservation_of_a_killed_supervisor_does_not_count(books, place):
+def test_reservation_of_a_killed_supervisor_does_not_count(registries, place):
     code = (
         f"{preamble(place, 80 * GIB)}"
-        "books.promise(wish, holders.Holder('doomed', 'x'))\n"
+        "registries.promise(wish, holders.Holder('doomed', 'x'))\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=False)
-    os.close(promise(books, "next", vmemory=80 * GIB).quota)
+    os.close(promise(registries, "next", vmemory=80 * GIB).quota)
 
 
 @pytest.mark.parametrize("make", ["link", "file", "not sticky"])
-def test_invalid_book_is_refused(books, place, make):
-    book = place / ("root" if os.geteuid() == 0 else "all")
+def test_invalid_registry_is_refused(registries, place, make):
+    registry = place / ("root" if os.geteuid() == 0 else "all")
     if make == "link":
         (place / "elsewhere").mkdir()
-        book.symlink_to(place / "elsewhere")
+        registry.symlink_to(place / "elsewhere")
     elif make == "file":
-        book.touch()
+        registry.touch()
     else:
-        book.mkdir(mode=0o755)
+        registry.mkdir(mode=0o755)
     with pytest.raises(errors.DataError, match=r"mode 1777"):
-        promise(books, "train")
+        promise(registries, "train")
 
 
 @pytest.mark.parametrize(
@@ -365,10 +367,10 @@ def test_invalid_book_is_refused(books, place, make):
         pytest.param("9" * 60000, id="long number"),
     ],
 )
-def test_reservation_without_a_readable_holder_does_not_stop_others(books, forged):
-    made = promise(books, "train", vmemory=80 * GIB)
+def test_reservation_without_a_readable_holder_does_not_stop_others(registries, forged):
+    made = promise(registries, "train", vmemory=80 * GIB)
     (made.folder / "promise.json").write_text(forged)
-    os.close(promise(books, "next", vmemory=80 * GIB).quota)
+    os.close(promise(registries, "next", vmemory=80 * GIB).quota)
     os.close(made.quota)
 
 
@@ -384,11 +386,11 @@ def test_reservation_without_a_readable_holder_does_not_stop_others(books, forge
         {"created": float("inf")},
     ],
 )
-def test_invalid_holder_is_not_shown(books, false):
-    made = promise(books, "train")
+def test_invalid_holder_is_not_shown(registries, false):
+    made = promise(registries, "train")
     path = made.folder / "promise.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **false}))
-    assert books.live() == ()
+    assert registries.live() == ()
     os.close(made.quota)
 
 
@@ -398,7 +400,7 @@ def test_full_disk_fails_the_run_and_leaves_nothing(tmp_path):
         f"{preamble(tmp_path, GIB)}"
         "mount_namespace.enter([])\n"
         "mount_namespace._mount('tmpfs', str(place), 'tmpfs', 0, 'size=64k,mode=1777')\n"
-        "try:\n    books.promise(wish, holders.Holder('train', 'x'))\n"
+        "try:\n    registries.promise(wish, holders.Holder('train', 'x'))\n"
         "except errors.UnavailableError as exc:\n"
         "    print(exc, list((place / 'root').glob('*')) + list((place / 'all').glob('*')))\n"
     )
@@ -408,38 +410,38 @@ def test_full_disk_fails_the_run_and_leaves_nothing(tmp_path):
 
 
 @rights.as_root
-def test_reservations_of_two_users_add_up(books, place):
+def test_reservations_of_two_users_add_up(registries, place):
     (place / "all").mkdir()
     (place / "all").chmod(0o1777)
-    with as_other_user(lambda: promise(books, "theirs", vmemory=70 * GIB).folder) as folder:
+    with as_other_user(lambda: promise(registries, "theirs", vmemory=70 * GIB).folder) as folder:
         assert Path(folder).parent.name == "all"
         with pytest.raises(errors.UnavailableError, match="has 10GiB of 80GiB free.*theirs 70GiB"):
-            promise(books, "ours", vmemory=20 * GIB)
-        ours = promise(books, "ours", vmemory=10 * GIB)
+            promise(registries, "ours", vmemory=20 * GIB)
+        ours = promise(registries, "ours", vmemory=10 * GIB)
         assert ours.folder.parent.name == "root"
-        assert {found.uid for found in books.live()} == {0, forked.OTHER_UID}
-        with as_other_user(lambda: promise(books, "more", vmemory=GIB)) as refusal:
+        assert {found.uid for found in registries.live()} == {0, forked.OTHER_UID}
+        with as_other_user(lambda: promise(registries, "more", vmemory=GIB)) as refusal:
             assert "UnavailableError" in refusal
             assert "ours 10GiB" in refusal
         os.close(ours.quota)
-    assert not Path(folder).exists() or books.live() == ()
+    assert not Path(folder).exists() or registries.live() == ()
 
 
 @rights.as_root
-def test_ordinary_user_removes_only_own_entries_of_roots_book(books):
-    ours = promise(books, "ours")
+def test_ordinary_user_removes_only_own_entries_of_roots_registry(registries):
+    ours = promise(registries, "ours")
     os.close(ours.quota)  # dead, and root's
-    with as_other_user(lambda: promise(books, "theirs").folder) as folder:
+    with as_other_user(lambda: promise(registries, "theirs").folder) as folder:
         assert Path(folder).parent.name == "root"
         assert ours.folder.exists()
-    assert books.live() == ()
+    assert registries.live() == ()
     assert not ours.folder.exists()
     assert not Path(folder).exists()
 
 
 @rights.as_root
-def test_reservation_linked_to_files_of_another_user_is_ignored(books):
-    ours = promise(books, "ours", vmemory=40 * GIB)
+def test_reservation_linked_to_files_of_another_user_is_ignored(registries):
+    ours = promise(registries, "ours", vmemory=40 * GIB)
     folder = ours.folder.parent / ("f" * 16)
 
     def forge():
@@ -450,57 +452,57 @@ def test_reservation_linked_to_files_of_another_user_is_ignored(books):
 
     with as_other_user(forge) as answer:
         assert answer == "forged"
-        assert [found.run_id for found in books.live()] == [ours.run_id]
+        assert [found.run_id for found in registries.live()] == [ours.run_id]
     os.close(ours.quota)
 
 
 @rights.as_root
-def test_usage_file_of_roots_reservation_may_belong_to_the_user_of_its_processes(books):
-    ours = promise(books, "ours", vmemory=40 * GIB)
+def test_usage_file_of_roots_reservation_may_belong_to_the_user_of_its_processes(registries):
+    ours = promise(registries, "ours", vmemory=40 * GIB)
     os.chown(ours.folder / "usage", forked.OTHER_UID, -1)
-    assert [found.run_id for found in books.live()] == [ours.run_id]
+    assert [found.run_id for found in registries.live()] == [ours.run_id]
     os.close(ours.quota)
 
 
 @rights.as_root
-def test_reservation_of_another_user_with_files_of_root_is_ignored(books):
-    ours = promise(books, "ours", vmemory=40 * GIB)
+def test_reservation_of_another_user_with_files_of_root_is_ignored(registries):
+    ours = promise(registries, "ours", vmemory=40 * GIB)
     os.chown(ours.folder, forked.OTHER_UID, -1)
-    assert books.live() == ()
+    assert registries.live() == ()
     os.close(ours.quota)
 
 
 @rights.as_root
-def test_roots_book_must_belong_to_root(books, place):
+def test_roots_registry_must_belong_to_root(registries, place):
     (place / "root").mkdir()
     (place / "root").chmod(0o1777)
     os.chown(place / "root", forked.OTHER_UID, forked.OTHER_UID)
     with pytest.raises(
         errors.DataError, match="of user root, but it has mode 1777 and belongs to user nobody"
     ):
-        books.live()
+        registries.live()
 
 
 @rights.as_root
-def test_roots_book_may_belong_to_the_owner_of_its_parent(books, place):
+def test_roots_registry_may_belong_to_the_owner_of_its_parent(registries, place):
     # As in a user namespace without root, where root's files belong to the overflow user.
     (place / "root").mkdir()
     (place / "root").chmod(0o1777)
     for folder in (place, place / "root"):
         os.chown(folder, forked.OTHER_UID, forked.OTHER_UID)
     place.chmod(0o755)
-    assert books.live() == ()
+    assert registries.live() == ()
     place.chmod(0o1777)
     with pytest.raises(
         errors.DataError, match="of user root, but it has mode 1777 and belongs to user nobody"
     ):
-        books.live()
+        registries.live()
 
 
-def test_concurrent_runs_never_reserve_too_much(books, place):
+def test_concurrent_runs_never_reserve_too_much(registries, place):
     code = (
         f"{preamble(place, 30 * GIB)}"
-        "try:\n    books.promise(wish, holders.Holder(f'run-{os.getpid()}', 'x'))\n"
+        "try:\n    registries.promise(wish, holders.Holder(f'run-{os.getpid()}', 'x'))\n"
         "except errors.UnavailableError:\n    print('refused', flush=True)\n"
         "else:\n    print('promised', flush=True)\n"
         "sys.stdin.read()\n"
@@ -520,21 +522,21 @@ def test_concurrent_runs_never_reserve_too_much(books, place):
     assert sorted(answers) == ["promised"] * 2 + ["refused"] * 4
 
 
-def test_region_of_a_live_promise_is_readable_by_its_folder(books):
-    made = promise(books, "train")
+def test_region_of_a_live_promise_is_readable_by_its_folder(registries):
+    made = promise(registries, "train")
     folder = os.open(made.folder, os.O_RDONLY)
     assert region.is_alive(folder)
     os.close(folder)
     os.close(made.quota)
 
 
-def test_time_while_a_run_was_stopped_does_not_count_as_waiting(books, place):
+def test_time_while_a_run_was_stopped_does_not_count_as_waiting(registries, place):
     """It stops before its second attempt, for longer than its limit; then the lock is free."""
-    os.close(promise(books, "first").quota)
-    (book,) = place.iterdir()
+    os.close(promise(registries, "first").quota)
+    (registry,) = place.iterdir()
     body = (
         "import fcntl, time\n"
-        f"held = os.open({str(book)!r}, os.O_RDONLY)\n"
+        f"held = os.open({str(registry)!r}, os.O_RDONLY)\n"
         "fcntl.flock(held, fcntl.LOCK_EX)\n"
         "reservations.LOCK_SECONDS = 0.2\n"
         "tries = 0\n"
@@ -547,7 +549,7 @@ def test_time_while_a_run_was_stopped_does_not_count_as_waiting(books, place):
         "        if tries == 3:\n"
         "            os.close(held)\n"
         "sys.addaudithook(hook)\n"
-        "print(len(books.live()))\n"
+        "print(len(registries.live()))\n"
     )
     ran = subprocess.run(
         [sys.executable, "-c", preamble(place, GIB) + body],

@@ -26,19 +26,21 @@ def source(tmp_path):
 
 
 @pytest.fixture
-def books(tmp_path):
-    return reservations.Books(tmp_path / "root", tmp_path / "all")
+def registries(tmp_path):
+    return reservations.Registries(tmp_path / "root", tmp_path / "all")
 
 
 def test_tree_has_one_shim_the_drivers_files_and_the_region(tmp_path, source):
-    made, lock = run_files.make(tmp_path / "cache", "0" * 16, source, tmp_path / "book" / "run")
+    made, lock = run_files.make(
+        tmp_path / "cache", "0" * 16, source, tmp_path / "registry" / "run"
+    )
     os.close(lock)
     inodes = {(made / "lib64" / name).stat().st_ino for name in names.SHIM_NAMES}
     assert inodes == {(source.lib64 / names.LIBCUDA).stat().st_ino}
     assert not any((made / "lib64" / name).is_symlink() for name in names.SHIM_NAMES)
     assert (made / "lib64" / "libnvidia-nvvm.so.4").read_text() == "libnvidia-nvvm.so.1.0"
     assert (made / "origin" / names.LIBCUDA_ORIGIN).read_text() == "libcuda.so.1.0"
-    assert (made / "region").readlink() == tmp_path / "book" / "run"
+    assert (made / "region").readlink() == tmp_path / "registry" / "run"
 
 
 def test_simulated_machine_is_beside_the_driver_and_in_the_layer(tmp_path, source):
@@ -60,23 +62,23 @@ def test_failure_leaves_no_partial_tree(tmp_path, source):
     assert list((tmp_path / "cache" / run_files.RUNS).iterdir()) == []
 
 
-def test_sweep_removes_dead_trees_and_follows_no_link(tmp_path, source, books):
+def test_sweep_removes_dead_trees_and_follows_no_link(tmp_path, source, registries):
     cache = tmp_path / "cache"
     dead, lock = run_files.make(cache, "1" * 16, source, tmp_path)
     os.close(lock)
-    run_files.sweep(cache, books)
+    run_files.sweep(cache, registries)
     assert not dead.exists()
     assert (source.origin / "libcuda.so.1.0").exists()
     assert tmp_path.exists()
 
 
-def test_sweep_leaves_a_tree_that_another_machine_uses(tmp_path, source, books):
+def test_sweep_leaves_a_tree_that_another_machine_uses(tmp_path, source, registries):
     cache = tmp_path / "cache"
     made, lock = run_files.make(cache, "1" * 16, source, tmp_path)
-    run_files.sweep(cache, books)
+    run_files.sweep(cache, registries)
     assert made.exists()
     fcntl.flock(lock, fcntl.LOCK_UN)
-    run_files.sweep(cache, books)
+    run_files.sweep(cache, registries)
     assert not made.exists()
     os.close(lock)
 

@@ -1,4 +1,4 @@
-"""Memory and time of runs, read from the book and compared over time."""
+"""Memory and time of runs, read from the registry and compared over time."""
 
 import dataclasses
 import os
@@ -19,18 +19,18 @@ OTHER = dataclasses.replace(FIRST, uuid=UUID.replace("0f1e", "1f1e"), index=1, n
 
 
 @pytest.fixture
-def books(tmp_path):
-    return reservations.Books(tmp_path / "root", tmp_path / "all")
+def registries(tmp_path):
+    return reservations.Registries(tmp_path / "root", tmp_path / "all")
 
 
 @pytest.fixture
-def promise(books):
+def promise(registries):
     """Return a function that makes reservations, which end with the test."""
     made = []
 
     def make(name, vcore=30, device=FIRST, **more):
         wish = holders.RunRequest(quota.Quota(vcore, 4 * GIB, **more), (device,), "999.1")
-        made.append(books.promise(wish, holders.Holder(name, "/usr/bin/train", tree="/no")))
+        made.append(registries.promise(wish, holders.Holder(name, "/usr/bin/train", tree="/no")))
         return made[-1]
 
     yield make
@@ -46,44 +46,44 @@ def used(made, **counters):
         file.write(bytes(ffi.buffer(record)))
 
 
-def look(books, seconds):
-    return [dataclasses.replace(run, seconds=seconds) for run in runs.look(books)]
+def look(registries, seconds):
+    return [dataclasses.replace(run, seconds=seconds) for run in runs.look(registries)]
 
 
 def shares(devices):
     return {part.name: part.share for device in devices for part in device.parts}
 
 
-def test_share_is_the_time_used_between_two_samples(books, promise):
+def test_share_is_the_time_used_between_two_samples(registries, promise):
     first, second = promise("first"), promise("second", 70)
     used(first, busy_ns=5 * SECOND)
     watch = runs.RunWatch()
-    assert shares(watch.see(look(books, 100.0))) == {"first": None, "second": None}
+    assert shares(watch.see(look(registries, 100.0))) == {"first": None, "second": None}
     used(first, busy_ns=5 * SECOND + SECOND * 3 // 5, waited_ns=SECOND)
     used(second, busy_ns=SECOND)
-    devices = watch.see(look(books, 102.0))
+    devices = watch.see(look(registries, 102.0))
     assert shares(devices) == {"first": 0.3, "second": 0.5}
     assert devices[0].share == 0.8
     assert devices[0].parts[0].waited == 0.5
-    assert shares(watch.see(look(books, 103.0))) == {"first": 0.0, "second": 0.0}
+    assert shares(watch.see(look(registries, 103.0))) == {"first": 0.0, "second": 0.0}
 
 
-def test_history_is_bounded_and_ends_with_the_run(books, promise):
+def test_history_is_bounded_and_ends_with_the_run(registries, promise):
     made = promise("first")
     watch = runs.RunWatch()
     for second in range(runs.HISTORY + 10):
         used(made, busy_ns=second * SECOND // 4)
-        (device,) = watch.see(look(books, float(second)))
+        (device,) = watch.see(look(registries, float(second)))
     assert device.parts[0].history == (0.25,) * runs.HISTORY
     assert watch.see([]) == ()
-    assert watch.see(look(books, 1000.0))[0].parts[0].history == ()
+    assert watch.see(look(registries, 1000.0))[0].parts[0].history == ()
 
 
-def test_share_of_a_run_without_a_time_limit_is_unknown(books, promise):
+def test_share_of_a_run_without_a_time_limit_is_unknown(registries, promise):
     promise("first", None)
     watch = runs.RunWatch()
-    watch.see(look(books, 1.0))
-    (device,) = watch.see(look(books, 2.0))
+    watch.see(look(registries, 1.0))
+    (device,) = watch.see(look(registries, 2.0))
     assert (device.share, device.parts[0].share, device.parts[0].promised_vcore) == (None, None, 0)
 
 
@@ -94,27 +94,27 @@ def test_share_of_a_run_without_a_time_limit_is_unknown(books, promise):
         pytest.param(0, 2**64 - 1, 1.0, id="more than there is"),
     ],
 )
-def test_false_counters_still_give_a_valid_share(books, promise, before, after, share):
+def test_false_counters_still_give_a_valid_share(registries, promise, before, after, share):
     made = promise("first")
     watch = runs.RunWatch()
     used(made, busy_ns=before)
-    watch.see(look(books, 1.0))
+    watch.see(look(registries, 1.0))
     used(made, busy_ns=after)
-    assert shares(watch.see(look(books, 2.0))) == {"first": share}
+    assert shares(watch.see(look(registries, 2.0))) == {"first": share}
 
 
-def test_devices_list_the_usage_of_their_runs(books, promise):
+def test_devices_list_the_usage_of_their_runs(registries, promise):
     promise("first"), promise("second", 50), promise("third", 20, OTHER)
-    h100, t4 = runs.RunWatch().see(look(books, 1.0))
+    h100, t4 = runs.RunWatch().see(look(registries, 1.0))
     assert (h100.name, h100.promised_vcore, h100.promised_bytes) == ("H100", 80, 8 * GIB)
     assert (t4.name, t4.promised_vcore, t4.memory_bytes) == ("T4", 20, 80 * GIB)
     assert [part.name for part in h100.parts] == ["first", "second"]
 
 
 @pytest.mark.parametrize("damage", ["cut", "link", "gone", "foreign"])
-def test_a_run_with_an_unreadable_usage_file_is_shown(books, promise, damage):
+def test_a_run_with_an_unreadable_usage_file_is_shown(registries, promise, damage):
     made = promise("first")
-    (run,) = runs.look(books)
+    (run,) = runs.look(registries)
     path = made.folder / names.USAGE_FILE
     if damage == "cut":
         os.truncate(path, 100)
@@ -129,7 +129,7 @@ def test_a_run_with_an_unreadable_usage_file_is_shown(books, promise, damage):
     assert (part.name, part.held, part.processes, part.share) == ("first", None, (), None)
 
 
-def test_compute_of_a_short_file_is_an_error(books, promise):
+def test_compute_of_a_short_file_is_an_error(registries, promise):
     made = promise("first")
     file = os.open(made.folder / names.USAGE_FILE, os.O_RDONLY)
     assert region.read_compute(file, 2) == (region.Compute(0, 0, 0),) * 2

@@ -8,7 +8,7 @@ import pytest
 from runner import Runner
 
 HERE = Path(__file__).parent
-BOOKS = (Path("/run/pyvgpu"), Path("/tmp/pyvgpu"))
+REGISTRIES = (Path("/run/pyvgpu"), Path("/tmp/pyvgpu"))
 
 
 @pytest.fixture
@@ -40,8 +40,8 @@ def probe():
 def promised(name: str) -> list[Path]:
     """Return the folders of the reservations named *name*."""
     found = []
-    for book in BOOKS:
-        for path in book.glob("*/promise.json"):
+    for registry in REGISTRIES:
+        for path in registry.glob("*/promise.json"):
             with contextlib.suppress(OSError):
                 if f'"name": "{name}"' in path.read_text():
                     found.append(path.parent)

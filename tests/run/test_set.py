@@ -82,7 +82,7 @@ def tenant(runner, name, *options):
 
 
 def limits_of(name):
-    (found,) = [x for x in reservations.Books().live() if x.holder.name == name]
+    (found,) = [x for x in reservations.Registries().live() if x.holder.name == name]
     return found.holder.vcore, found.limits.devices[0]
 
 
@@ -206,7 +206,7 @@ input()
     with runner.started("--name", name, "--vmemory", "8GiB", "python3", "-c", churn) as process:
         assert process.stdout.readline() == "ready\n", process.stderr.read()
         wait_until(lambda: all((x / "control").exists() for x in promised(name)))
-        (promise,) = [x for x in reservations.Books().live() if x.holder.name == name]
+        (promise,) = [x for x in reservations.Registries().live() if x.holder.name == name]
         above = 0
         machine = simulator.open_machine(runner.machine, runner.machines)
         with quota_socket.Supervisor(promise) as supervisor:
@@ -295,7 +295,7 @@ def test_unknown_run_is_refused_with_the_active_runs(runner, name):
 def test_waiting_for_a_stopped_supervisor_times_out(runner, name, monkeypatch):
     monkeypatch.setattr(quota_socket, "ANSWER_SECONDS", 0.3)
     with tenant(runner, name, "--vmemory", "2GiB"):
-        (promise,) = [x for x in reservations.Books().live() if x.holder.name == name]
+        (promise,) = [x for x in reservations.Registries().live() if x.holder.name == name]
         os.kill(promise.holder.pid, signal.SIGSTOP)
         threads = Path(f"/proc/{promise.holder.pid}/task")
         while any(") T " not in (each / "stat").read_text() for each in threads.iterdir()):
@@ -314,7 +314,7 @@ def test_waiting_for_a_stopped_supervisor_times_out(runner, name, monkeypatch):
 def test_thousand_consecutive_changes_are_answered_and_the_last_one_applies(runner, name):
     with spinning(runner, name, "10") as share_comes_to:
         share_comes_to(1, 20)
-        (promise,) = [x for x in reservations.Books().live() if x.holder.name == name]
+        (promise,) = [x for x in reservations.Registries().live() if x.holder.name == name]
         with quota_socket.Supervisor(promise) as supervisor:
             for number in range(1000):
                 vcore = 1 + number % 90
@@ -327,7 +327,7 @@ def test_thousand_consecutive_changes_are_answered_and_the_last_one_applies(runn
 @rights.as_root
 def test_another_user_may_not_change_it(runner, name):
     with tenant(runner, name, "--vmemory", "2GiB"):
-        (promise,) = [x for x in reservations.Books().live() if x.holder.name == name]
+        (promise,) = [x for x in reservations.Registries().live() if x.holder.name == name]
 
         def change():
             with quota_socket.Supervisor(promise) as supervisor:
@@ -345,7 +345,7 @@ def test_another_user_may_not_change_it(runner, name):
 
 def test_malformed_requests_get_an_error_and_the_next_an_answer(runner, name):
     with tenant(runner, name, "--vmemory", "2GiB"):
-        (promise,) = [x for x in reservations.Books().live() if x.holder.name == name]
+        (promise,) = [x for x in reservations.Registries().live() if x.holder.name == name]
         with quota_socket.Supervisor(promise) as supervisor:
             for nonsense in (b"\0", b"[]", b'{"vcore": "5"}', b'{"policy": 7}', b"[" * 4000):
                 with pytest.raises(DataError, match=r"not a change of a quota|not a valid packet"):

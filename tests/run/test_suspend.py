@@ -252,7 +252,7 @@ def fixture_slow(runner, tmp_path):
 
 
 def is_gated(name):
-    (found,) = [run for run in reservations.Books().live() if run.holder.name == name]
+    (found,) = [run for run in reservations.Registries().live() if run.holder.name == name]
     return found.limits.suspension.gated
 
 

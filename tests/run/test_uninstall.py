@@ -21,18 +21,18 @@ def home(tmp_path):
 def places(tmp_path):
     """Return places with a trace of each kind."""
     made = traces.MachinePlaces(
-        books=(tmp_path / "book",),
+        registries=(tmp_path / "registry",),
         specifications=(tmp_path / "cdi",),
         memory=(tmp_path / "shm",),
         cache=tmp_path / "tmp",
     )
-    for folder in (*made.books, *made.specifications, *made.memory, made.cache):
+    for folder in (*made.registries, *made.specifications, *made.memory, made.cache):
         folder.mkdir()
     uid = os.geteuid()
     (made.memory[0] / f"pyvgpu-simulator-{uid}" / "h100").mkdir(parents=True)
     (made.memory[0] / "pyvgpu-demo-7-abc").mkdir()
     (made.cache / f"pyvgpu-{uid}" / "mirror").mkdir(parents=True)
-    (made.books[0] / f"arbiter-{uid}").mkdir()
+    (made.registries[0] / f"arbiter-{uid}").mkdir()
     for name, kind in (("a", "pyvgpu.io/run"), ("b", "pyvgpu.io/gpu"), ("c", "nvidia.com/gpu")):
         (made.specifications[0] / f"{name}.json").write_text(json.dumps({"kind": kind}))
     (made.specifications[0] / "broken.json").write_text("[")
@@ -55,7 +55,7 @@ def test_every_trace_is_removed_and_nothing_else(places, environment, home, tmp_
     kept = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
     assert kept == {"cdi/c.json", "cdi/broken.json"}
     assert list(places.memory[0].iterdir()) == list(places.cache.iterdir()) == []
-    assert not places.books[0].exists()
+    assert not places.registries[0].exists()
     assert [path.name for path in (home / ".cache").iterdir()] == ["other"]
     assert traces.find(environment, places) == ()
 

@@ -100,7 +100,7 @@ class Run:
 def arbiter_pid():
     """Return the pid of the arbiter; wait for one to start."""
     deadline = time.monotonic() + PROMPT
-    while not (found := arbiter.find(reservations.Books().paths)):
+    while not (found := arbiter.find(reservations.Registries().paths)):
         if time.monotonic() > deadline:
             raise SystemExit("no supervisor starts an arbiter")
         time.sleep(0.01)

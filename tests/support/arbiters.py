@@ -54,8 +54,8 @@ class Run:
             yield
 
 
-def books_in(place: Path) -> reservations.Books:
-    return reservations.Books(place / "root", place / "all")
+def books_in(place: Path) -> reservations.Registries:
+    return reservations.Registries(place / "root", place / "all")
 
 
 @contextlib.contextmanager
@@ -66,22 +66,22 @@ def run_in(
     nvml: arbiter.Nvml | None = None,
     **more: object,
 ) -> Iterator[Run]:
-    """Make a reservation in the books of *place*, released at the end of the block.
+    """Make a reservation in the registries of *place*, released at the end of the block.
 
     An arbiter that is started for it uses *nvml*.
     """
-    books = books_in(place)
+    registries = books_in(place)
     wish = holders.RunRequest(
         quota.Quota(vcore, GIB, **more), (device.Device(uuid, 0, "H100", 80 * GIB, GIB // 2),), "9"
     )
-    made = books.promise(wish, holders.Holder("", "train", tree="/nowhere"))
-    run = Run(made, arbiter.Attendant(books, made.folder, made.quota, nvml))
+    made = registries.promise(wish, holders.Holder("", "train", tree="/nowhere"))
+    run = Run(made, arbiter.Attendant(registries, made.folder, made.quota, nvml))
     try:
         yield run
     finally:
         run.attendant.stop()
         os.close(made.quota)
-        books.forget(made.folder)
+        registries.forget(made.folder)
 
 
 def living(place: Path) -> tuple[arbiter.Arbiter, ...]:

@@ -94,7 +94,8 @@ class Extender:
         self._ours.until(
             "pods",
             self.name,
-            lambda current: leader_label.LABEL in current["metadata"]["labels"] and self._answers(),
+            lambda current: leader_label.LABEL in current["metadata"]["labels"]
+            and self._answers(),
         )
 
     def stop(self, number: int = signal.SIGTERM) -> None:

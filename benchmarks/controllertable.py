@@ -18,9 +18,13 @@ def of_filter(record: dict[str, Any]) -> list[Figure]:
     names = f"{large['nodes']:,} names"
     growth = large["p50_ms"] / small["p50_ms"]
     known = f"{large['nodes']:,} nodes and {large['pods']:,} pods"
+    during = record.get("compared")  # records of before it was measured lack it
+    compared = f"the same, while the cache is compared with {known}"
     return [
         Figure(f"filter over HTTPS, {names}, p50", large["p50_ms"], 1.5, "ms"),
         Figure(f"filter over HTTPS, {names}, p99", large["p99_ms"], 3, "ms"),
+        *([Figure(f"{compared}, p50", during["p50_ms"], 1.5, "ms")] if during else []),
+        *([Figure(f"{compared}, p99", during["p99_ms"], 3, "ms")] if during else []),
         Figure(f"p50 of {names}, beside {small['nodes']:,}", growth, 10, "times"),
         Figure(f"memory at most, {known} known", large["peak_mib"], 300, "MiB"),
         Figure(f"until {known} are known", large["start_s"], 30, "s"),

@@ -3,8 +3,9 @@
 A process has a cache of nodes with eight devices and twenty pods each, and serves HTTPS as in a
 cluster, while a hundred times a second a pod ends or starts. The benchmark requests filtering for
 pods of several shapes with the names of all nodes, in random order, as kube-scheduler does if it
-is configured to consider all nodes. Once with 500 nodes, once with ten times as many. The record
-goes to benchmarks/results/scheduler; the exit code is 1 if a goal was missed.
+is configured to consider all nodes. Once with 500 nodes, once with ten times as many, and again
+with these while the cache is compared with the API server's lists. The record goes to
+benchmarks/results/scheduler; the exit code is 1 if a goal was missed.
 """
 
 from __future__ import annotations
@@ -39,17 +40,18 @@ NEWS_PER_SECOND = 100
 SMALL, LARGE = 500, 5000
 SHAPES = ((10, 4), (20, 8), (25, 16), (50, 30), (60, 60), (1, 70), (100, 80), (200, 0))
 WARM = 40  # requests that are not counted
+COMPARE = "compare"  # instead of watch events
 
 
 class Cluster:
     """A scheduler process with a loaded world, and one connection to it."""
 
-    def __init__(self, folder: Path, nodes: int) -> None:
+    def __init__(self, folder: Path, nodes: int, work: str) -> None:
         path = folder / f"world-{nodes}"
         world.write(path, nodes, nodes * PODS_OF_A_NODE)
         server = Path(__file__).with_name("schedulerserver.py")
         self.process = subprocess.Popen(
-            [sys.executable, server, path, str(NEWS_PER_SECOND)],
+            [sys.executable, server, path, work],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -72,8 +74,8 @@ class Cluster:
             raise SystemExit(f"{verb}: {answer.status} {content.decode()}")
         return seconds, json.loads(content)
 
-    def memory(self) -> dict[str, Any]:
-        """Return its current and peak memory, in MiB."""
+    def state(self) -> dict[str, Any]:
+        """Return its current and peak memory, in MiB, and its comparisons so far."""
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
@@ -103,9 +105,11 @@ def bodies(nodes: int, requests: int) -> Iterator[bytes]:
         yield json.dumps(asked, separators=(",", ":")).encode()  # as Go writes it
 
 
-def measure(folder: Path, nodes: int, requests: int) -> dict[str, Any]:
+def measure(
+    folder: Path, nodes: int, requests: int, work: str = str(NEWS_PER_SECOND)
+) -> dict[str, Any]:
     """Return the figures of so many nodes."""
-    cluster = Cluster(folder, nodes)
+    cluster = Cluster(folder, nodes, work)
     try:
         seconds, sizes = [], []
         for body in bodies(nodes, WARM + requests):
@@ -114,6 +118,13 @@ def measure(folder: Path, nodes: int, requests: int) -> dict[str, Any]:
                 raise SystemExit("filter did not answer for each node")
             seconds.append(took)
             sizes.append(len(body))
+        state = cluster.state()
+        while work == COMPARE and not state["comparisons"]:  # all phases of a comparison count
+            for body in bodies(nodes, requests):
+                seconds.append(cluster.ask("filter", body)[0])
+            state = cluster.state()
+        if state["differences"]:
+            raise SystemExit(f"the cache differs from its lists: {state['differences']}")
         counted = sorted(seconds[WARM:])
         return {
             "nodes": cluster.started["nodes"],
@@ -125,7 +136,9 @@ def measure(folder: Path, nodes: int, requests: int) -> dict[str, Any]:
             "p50_ms": counted[len(counted) // 2] * 1e3,
             "p99_ms": counted[len(counted) * 99 // 100] * 1e3,
             "most_ms": counted[-1] * 1e3,
-            **{f"{name}_mib": value for name, value in cluster.memory().items()},
+            "resident_mib": state["resident"],
+            "peak_mib": state["peak"],
+            "comparisons": state["comparisons"],
         }
     finally:
         cluster.end()
@@ -141,7 +154,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="pyvgpu-bench-") as name:
         small = measure(Path(name), SMALL * options.nodes // LARGE, options.requests)
         large = measure(Path(name), options.nodes, options.requests)
-    taken = {"small": small, "large": large}
+        compared = measure(Path(name), options.nodes, options.requests, COMPARE)
+    taken = {"small": small, "large": large, "compared": compared}
     code = goals.say(controllertable.of_filter(taken))
     print(json.dumps(taken, indent=1))
     if not options.no_record and options.nodes == LARGE:

@@ -1,7 +1,8 @@
 """The scheduler process of benchmarks/scheduler.py.
 
 It is the real program except for the API server: it reads lists of nodes and pods from a file, and
-then watch events, line by line, so many a second.
+then watch events, line by line, so many a second. With "compare" instead of a rate it compares its
+cache with the lists all the time, as a scheduler does every few minutes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import doors
 import schedulerworld as world
 
 from pyvgpu.controller.scheduler import cache, extender, node_annotation_reader, pod_request
-from pyvgpu.controller.scheduler.shell import leader, verbs
+from pyvgpu.controller.scheduler.shell import cache_check, cache_watch, leader, verbs
 from pyvgpu.http import replies, tls_server
 from pyvgpu.kube import process_tuning
 
@@ -73,6 +74,31 @@ def tell(known: cache.Cache, news: Iterator[str], per_second: float) -> None:
         time.sleep(max(0.0, due - time.monotonic()))
 
 
+class Lists:
+    """The API server's lists of nodes and pods, as JSON in pages."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        things: dict[str, list[Any]] = {cache_watch.NODES: [], cache_watch.PODS: []}
+        with path.open() as file:
+            for line in file:
+                if line == world.NEWS:
+                    break
+                for thing in json.loads(line)["items"]:
+                    pod = "namespace" in thing["metadata"]
+                    things[cache_watch.PODS if pod else cache_watch.NODES].append(thing)
+        self._pages = {
+            kind: [json.dumps(found[at : at + size]) for at in range(0, len(found), size)]
+            for kind, found in things.items()
+        }
+
+    def pages(
+        self, path: str, _query: dict[str, str], _size: int
+    ) -> Iterator[tuple[list[dict[str, Any]], str]]:
+        """Yield the pages of the list at *path*, as ApiServer.pages() does."""
+        for page in self._pages[path]:
+            yield json.loads(page), ""
+
+
 def memory(field: str) -> int:
     """Return MiB of this process, as the kernel counts them."""
     for line in Path("/proc/self/status").read_text().splitlines():
@@ -84,7 +110,8 @@ def memory(field: str) -> int:
 def main() -> None:
     """Load the world, print the address, and serve until the input ends."""
     begun = time.monotonic()
-    known = cache.Cache()
+    comparing = sys.argv[2] == "compare"
+    known = cache.Cache(cache.SchedulerSettings(resync_seconds=0.0 if comparing else 300.0))
     decider = extender.Decider(known)
     news = read(known, Path(sys.argv[1]))
     next(news)
@@ -96,6 +123,8 @@ def main() -> None:
             where[0], served.routes, *where[1:], most_bytes=leader.MOST_BYTES, quick=leader.QUICK
         )
     )
+    lists = Lists(Path(sys.argv[1]), cache_check.PAGE) if comparing else None
+    drift = cache_check.Drift(lists, known, lambda: KEYS, lambda: None)  # type: ignore[arg-type]
     process_tuning.settle()
     started = {
         "seconds": time.monotonic() - begun,
@@ -105,9 +134,11 @@ def main() -> None:
         "authorities": door.bundle.authorities,
     }
     print(json.dumps(started), flush=True)
-    threading.Thread(target=tell, args=(known, news, float(sys.argv[2])), daemon=True).start()
+    work = (drift.run, threading.Event()) if comparing else (tell, known, news, float(sys.argv[2]))
+    threading.Thread(target=work[0], args=work[1:], daemon=True).start()
     for _ in sys.stdin:
         found = {"resident": memory("VmRSS"), "peak": memory("VmHWM")}
+        found |= {"comparisons": drift.comparisons, "differences": drift.count}
         print(json.dumps(found), flush=True)
 
 

@@ -13,7 +13,7 @@ LARGE = {
     "start_s": 9.0,
 }
 RECORDS = {
-    controllertable.of_filter: {"small": SMALL, "large": LARGE},
+    controllertable.of_filter: {"small": SMALL, "large": LARGE, "compared": LARGE},
     controllertable.of_burst: {
         "nodes": 500,
         "rows": {"alone": {"per_second": 180}, "with us": {"pods": 1000, "per_second": 104}},
@@ -50,6 +50,14 @@ def test_rows_that_meet_their_goals(read):
 )
 def test_filter_that_misses_a_goal(more, title):
     assert missed(controllertable.of_filter, {"small": SMALL, "large": LARGE | more}) == [title]
+
+
+@pytest.mark.parametrize(("more", "missing"), [({"p50_ms": 1.6}, "p50"), ({"p99_ms": 3.1}, "p99")])
+def test_filter_that_misses_a_goal_during_a_comparison(more, missing):
+    record = {"small": SMALL, "large": LARGE, "compared": LARGE | more}
+    (title,) = missed(controllertable.of_filter, record)
+    assert title.startswith("the same, while the cache is compared")
+    assert title.endswith(missing)
 
 
 def test_filter_time_that_grows_faster_than_the_nodes_misses_its_goal():

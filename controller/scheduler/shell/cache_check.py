@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 AGAIN_SECONDS = 5.0  # between the two comparisons
 _SHOWN = 10  # differences to log
-_PAGE, _PAUSE_SECONDS = 50, 0.02  # small pages with pauses: requests of kube-scheduler come first
+PAGE, _PAUSE_SECONDS = 50, 0.02  # small pages with pauses: requests of kube-scheduler come first
 
 
 class Drift:
@@ -70,12 +70,12 @@ class Drift:
 
     def _compare(self, stop: threading.Event) -> _Differences:
         truth = cache.Cache(self._cache.settings)
-        for page, _ in self._api.pages(cache_watch.NODES, {}, _PAGE):
+        for page, _ in self._api.pages(cache_watch.NODES, {}, PAGE):
             stop.wait(_PAUSE_SECONDS)
             for node in page:
                 report = node_annotation_reader.read(node)
                 truth.see_node(informer.key_of(node), report.published, report.trouble)
-        for page, _ in self._api.pages(cache_watch.PODS, {}, _PAGE):
+        for page, _ in self._api.pages(cache_watch.PODS, {}, PAGE):
             stop.wait(_PAUSE_SECONDS)
             for thing in page:
                 truth.see_pod(informer.key_of(thing), pod_request.read(thing, self._keys()))

@@ -94,6 +94,10 @@ build: $(VENV)/.built ## build the native side and install pyvgpu (editable) int
 demo: build ## tenants on one simulated GPU, held to their quotas, before your eyes
 	@$(BIN)/pyvgpu demo
 
+# The files with tests that have a mark, unless PYTESTFLAGS names some: to collect all tests takes each
+# process of pytest more than ten seconds of a core.
+marked = $(if $(findstring tests/,$(PYTESTFLAGS)),,$$(grep -rlE --include='test_*.py' 'mark\.$(1)\b' tests))
+
 # What `make test` and `make test-slow` leave to targets of their own.
 OTHERS := not browser and not clients and not drivers and not e2e and not gpu and not rehearsal and not slurm and not wheels
 
@@ -102,11 +106,11 @@ test: build $(VENV)/.cluster-tools ## C unit tests, then the Python tests that a
 	@$(BIN)/python -m pytest -m "$(OTHERS) and not slow" -n 4 $(PYTESTFLAGS)
 
 test-slow: build $(VENV)/.cluster-tools ## the Python tests that take seconds each: programs that are killed, many processes, every function
-	@$(BIN)/python -m pytest -m "$(OTHERS) and slow" -n 4 $(PYTESTFLAGS)
+	@$(BIN)/python -m pytest -m "$(OTHERS) and slow" -n 4 $(call marked,slow) $(PYTESTFLAGS)
 
 fire: build $(VENV)/.test-tools ## kill -9 at every instruction of the ledger; a million operations by 16 processes that are killed, stopped and forked
 	@$(CTEST) --parallel $$(nproc) --tests-regex 'death|fuzz'
-	@PYVGPU_FIRE_OPERATIONS=1000000 $(BIN)/python -m pytest -m fire $(PYTESTFLAGS)
+	@PYVGPU_FIRE_OPERATIONS=1000000 $(BIN)/python -m pytest -m fire $(call marked,fire) $(PYTESTFLAGS)
 
 test-share: build $(VENV)/.test-tools ## the rows of make bench-share that changes are most likely to break
 	@$(BIN)/python benchmarks/share.py --quick
@@ -129,29 +133,29 @@ soak-claims: build $(VENV)/.cluster-tools ## the same with 200 pods that have cl
 
 soak-share: build $(VENV)/.test-tools ## shares for minutes, while programs, supervisors and arbiters are killed
 	@PYVGPU_SOAK_SECONDS=180 PYVGPU_SOAK_SEED=$${PYVGPU_SOAK_SEED:-$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')} \
-	    $(BIN)/python -m pytest -m soak $(PYTESTFLAGS)
+	    $(BIN)/python -m pytest -m soak $(call marked,soak) $(PYTESTFLAGS)
 
 test-browser: build $(VENV)/.browser-tools ## the status page in Chromium (apt-get install chromium)
-	@$(BIN)/python -m pytest -m browser -n 2 $(PYTESTFLAGS)
+	@$(BIN)/python -m pytest -m browser -n 2 $(call marked,browser) $(PYTESTFLAGS)
 
 browser-pictures: build $(VENV)/.browser-tools ## retake the pictures of docs/status.md
-	@PYVGPU_PICTURES="$$PWD/docs/pictures" $(BIN)/python -m pytest -q -m browser -k picture $(PYTESTFLAGS)
+	@PYVGPU_PICTURES="$$PWD/docs/pictures" $(BIN)/python -m pytest -q -m browser -k picture $(call marked,browser) $(PYTESTFLAGS)
 
 terminal-pictures: build $(VENV)/.docs-tools ## retake the picture of `pyvgpu top` for README.md
 	@$(BIN)/python docs/terminal_pictures.py
 
 test-clients: build $(VENV)/.cluster-tools ## the real nvidia-smi (downloaded first), clients on the bare simulator
-	@PATH="$$PATH:$$PWD/$(BIN)" $(BIN)/python -m pytest -m clients $(PYTESTFLAGS)
+	@PATH="$$PATH:$$PWD/$(BIN)" $(BIN)/python -m pytest -m clients $(call marked,clients) $(PYTESTFLAGS)
 
 test-drivers: build $(VENV)/.test-tools ## NVIDIA's own libraries under the shim (downloaded first; no GPU)
-	@$(BIN)/python -m pytest -m drivers $(PYTESTFLAGS)
+	@$(BIN)/python -m pytest -m drivers $(call marked,drivers) $(PYTESTFLAGS)
 
 test-slurm: build $(VENV)/.test-tools ## Debian's Slurm with the SPANK plugin, on simulated GPUs (root; apt-get install slurmctld slurmd libslurm-dev)
 	@$(BIN)/python -m pytest -m slurm tests/slurm $(PYTESTFLAGS)
 
 wheels: $(VENV)/.wheel-tools $(VENV)/.test-tools ## build dist/*.whl for x86-64 and aarch64 and try them, upgrades too
 	@BIN=$(BIN) sh .ci/wheels
-	@$(BIN)/python -m pytest -m wheels $(PYTESTFLAGS)
+	@$(BIN)/python -m pytest -m wheels $(call marked,wheels) $(PYTESTFLAGS)
 
 # KEY signs, URL is the address at which the files will be downloadable (docs/release.md). WHEELS=dist
 # uses the wheels that `make wheels` has just built.
@@ -182,7 +186,7 @@ gpu-kit: build $(VENV)/.wheel-tools ## dist/pyvgpu-gpu-kit.tar.gz: measures a GP
 	@$(BIN)/python benchmarks/gpukit/build.py "$${WHEELS:-build/gpu-kit}"/pyvgpu-*_$$(uname -m).whl dist
 
 gpu-rehearsal: gpu-kit $(VENV)/.test-tools ## the kit from its tar, as an unprivileged user without network, on the simulator
-	@$(BIN)/python -m pytest -m rehearsal $(PYTESTFLAGS)
+	@$(BIN)/python -m pytest -m rehearsal $(call marked,rehearsal) $(PYTESTFLAGS)
 
 cross: $(VENV)/.wheel-tools ## C unit tests for aarch64, under qemu-user
 	@BIN=$(BIN) sh .ci/cross

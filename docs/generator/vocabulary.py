@@ -178,7 +178,11 @@ KEPT: tuple[Row, ...] = (
         "the node group: an example of the taint that the agent removes when it is ready; "
         "`agent.startupTaint` names it",
     ),
-    (leader_label.LABEL, "the scheduler's pod", "the scheduler: `leads` on the replica that answers"),
+    (
+        leader_label.LABEL,
+        "the scheduler's pod",
+        "the scheduler: `leads` on the replica that answers",
+    ),
     (
         names.SIDECAR_LABEL,
         "pod",

@@ -176,7 +176,7 @@ FIELDS: tuple[Field, ...] = (
         _number(20, 3600),
         "a number from 20 to 3600",
         "40",
-        "maximum age of a live node part's lease",
+        "maximum age of a live node part's lease; the node part renews it three times as often",
     ),
     Field(
         "recheckSeconds",

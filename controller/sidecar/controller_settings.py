@@ -55,7 +55,7 @@ class SidecarSettings:
     pod then ends Failed. Off: it is left running, and an event says what would help."""
     most_writes: int = 2
     """Writes to a pod; the second takes the next path for a sidecar that did not end in time."""
-    lease_seconds: float = 40  # maximum age of a live node part's lease
+    lease_seconds: float = 180  # maximum age of a live node part's lease, which renews it thrice
     margin_seconds: float = 5  # after a grace period, before the next path
     pull_seconds: float = 30  # for a changed image to be pulled and started
     provider_seconds: float = 60  # for a provider to end the containers that its own switch names

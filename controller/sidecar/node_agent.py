@@ -46,6 +46,8 @@ _AGAIN_SOON_SECONDS, _SOON_SECONDS = 0.25, 5.0  # the same, so soon after the ma
 _POLL_SECONDS = 0.2  # between lists of running containers, if the runtime has no events
 _EVENTS_AGAIN_SECONDS = 60  # before another attempt to stream events
 _LEAST_SECONDS = 0.5  # between checks of the stop event
+LOOK_SECONDS = 10.0  # between queries for images; a change of the reports is written at once
+RENEWALS = 3  # of the lease while it lasts, if the reports do not change
 _MOST_IMAGES, _LONGEST_IMAGE = 200, 512  # reported on the lease: 256 KiB at most
 _REPLACED = "definition changed"  # in kubelet's event, in every release since 1.14
 
@@ -91,7 +93,8 @@ class NodeAgent:
         self._has = ""  # the fast-exit image, if the node has it
         self._claims: dict[str, exit_reports.ExitReport] = {}
         self._images: dict[str, bool] = {}  # requested by swaps: whether the node has them
-        self._published = ("", "")  # never equal at first: overwrites an earlier process's reports
+        self._published: dict[str, str] = {}  # at first different: overwrites an earlier process's
+        self._renewal_due = 0.0
         self._news = threading.Event()
         self._threads = threads.Threads()
         query = {
@@ -120,9 +123,11 @@ class NodeAgent:
         while not stop.is_set():
             if self._news.wait(_LEAST_SECONDS) or time.monotonic() >= due:
                 self._news.clear()
-                self._renew(lease, ask=time.monotonic() >= due)
-                wait = leases.NODE_RENEW_SECONDS if lease.is_held else leases.RENEW_SECONDS
-                due = time.monotonic() + wait
+                ask = time.monotonic() >= due
+                if not self._report(lease, ask=ask):
+                    due = time.monotonic() + leases.RENEW_SECONDS
+                elif ask:
+                    due = time.monotonic() + LOOK_SECONDS
         self._queue.close()
         lease.give_back()
 
@@ -136,8 +141,11 @@ class NodeAgent:
             return "has not read the pods of its node yet"
         return self._runtime_says
 
-    def _renew(self, lease: leases.Lease, *, ask: bool) -> None:
-        """Renew the lease with the reports on it; with *ask*, query the runtime first."""
+    def _report(self, lease: leases.Lease, *, ask: bool) -> bool:
+        """Renew the lease if that is due or its reports changed; return whether it is current.
+
+        With *ask*, query the runtime for the reports first.
+        """
         if ask:
             try:
                 image = self._settings.fast_exit.image
@@ -148,20 +156,21 @@ class NodeAgent:
                 log.warning("did not renew the lease of the node: %s", exc)
                 self._runtime_says = str(exc)
                 self._meter.runtime_errors.inc()
-                return
+                return False
         self._runtime_says = ""
-        annotations = {nodes.FAST_EXIT_ANNOTATION: self._has}
-        reports = (
-            exit_reports.write(dict(self._claims)),
-            json.dumps(dict(sorted(self._images.items()))),
-        )
-        if reports != self._published:
-            annotations |= {
-                exit_reports.ANNOTATION: reports[0],
-                nodes.IMAGES_ANNOTATION: reports[1],
-            }
-        if lease.try_to_hold(annotations):
-            self._published = reports
+        reports = {
+            nodes.FAST_EXIT_ANNOTATION: self._has,
+            exit_reports.ANNOTATION: exit_reports.write(dict(self._claims)),
+            nodes.IMAGES_ANNOTATION: json.dumps(dict(sorted(self._images.items()))),
+        }
+        now = time.monotonic()
+        if reports == self._published and now < self._renewal_due:
+            return True
+        if not lease.try_to_hold(reports):
+            return False
+        self._published = reports
+        self._renewal_due = now + self._settings.lease_seconds / RENEWALS
+        return True
 
     def _look_for_images(self) -> None:
         """Check which of the images requested by pods the node has."""

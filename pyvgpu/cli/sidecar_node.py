@@ -60,7 +60,13 @@ def run(options: argparse.Namespace) -> int:
     api = cluster_options.connect(options, meter)
     runtime = cri.RuntimeClient(options.runtime or _socket())
     # The node's name is the holder, so that a restarted process keeps the lease.
-    lease = leases.Lease(api, cluster_options.namespace(options), leases.NODE + name, name)
+    lease = leases.Lease(
+        api,
+        cluster_options.namespace(options),
+        leases.NODE + name,
+        name,
+        settings.lease_seconds,
+    )
     node = node_agent.NodeAgent(
         api, runtime, node_agent.NodePart(name, Path(options.folder)), settings, meter
     )

@@ -25,7 +25,6 @@ NODE = "pyvgpu-sidecar-"  # plus a node's name: the lease of its node part
 
 LEASE_SECONDS = 15
 RENEW_SECONDS = 2
-NODE_RENEW_SECONDS = 10  # like kubelet's own; there is one for each node
 FENCE_SECONDS = 10  # since its last renewal; then the holder stops acting
 
 
@@ -38,8 +37,17 @@ def path(namespace: str, name: str = "") -> str:
 class Lease:
     """One lease that this process holds or tries to acquire."""
 
-    def __init__(self, api: apiserver.ApiServer, namespace: str, name: str, holder: str) -> None:
+    def __init__(
+        self,
+        api: apiserver.ApiServer,
+        namespace: str,
+        name: str,
+        holder: str,
+        seconds: float = LEASE_SECONDS,
+    ) -> None:
+        """Write nothing yet; *seconds* is the duration of the lease, at least 1."""
         self._api = api
+        self._seconds = seconds
         self._namespace = namespace
         self._name = name
         self._holder = holder
@@ -157,7 +165,7 @@ class Lease:
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         return {
             "holderIdentity": self._holder,
-            "leaseDurationSeconds": LEASE_SECONDS,
+            "leaseDurationSeconds": int(self._seconds),
             "leaseTransitions": changes,
             "renewTime": now,
         }

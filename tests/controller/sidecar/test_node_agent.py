@@ -46,7 +46,8 @@ def begin(small, tmp_path, monkeypatch):
             client = opened.enter_context(small_runtime.running(tmp_path, runtime))
             place = node_agent.NodePart("node-1", tmp_path / "begun")
             part = node_agent.NodeAgent(connection, client, place, SETTINGS, meters.NodeMeter())
-            lease = leases.Lease(connection, "pyvgpu", leases.NODE + "node-1", "node-1")
+            name = leases.NODE + "node-1"
+            lease = leases.Lease(connection, "pyvgpu", name, "node-1", SETTINGS.lease_seconds)
             thread = threading.Thread(target=part.run, args=(lease, stop))
             thread.start()
             opened.callback(thread.join, 30)
@@ -265,6 +266,31 @@ def test_an_odd_image_name_does_not_break_the_node_part(small, begin, image):
     proof(api, runtime)
     api.wait_for("POST", leases.path("pyvgpu"))
     assert not nodes.read_images(annotations(api).get(nodes.IMAGES_ANNOTATION))
+
+
+class CountedImages(set[str]):
+    """Images of a node, and how often the runtime was asked for one."""
+
+    looks = 0
+
+    def __contains__(self, image: object) -> bool:
+        self.looks += 1
+        return super().__contains__(image)
+
+
+def test_the_lease_is_written_when_a_report_changes_and_not_at_each_look(
+    small, begin, monkeypatch
+):
+    api, _ = small
+    monkeypatch.setattr(node_agent, "LOOK_SECONDS", 0.0)
+    runtime = begin()
+    runtime.images = counted = CountedImages(runtime.images)
+    waiting.wait_until(lambda: counted.looks > 3)
+    lease_writes = [method for method, path in api.asked if "/leases" in path and method != "GET"]
+    assert lease_writes == ["POST"]
+    assert api.read(LEASE)["spec"]["leaseDurationSeconds"] == SETTINGS.lease_seconds
+    counted.clear()
+    waiting.wait_until(lambda: annotations(api)[nodes.FAST_EXIT_ANNOTATION] == "")
 
 
 def annotations(api):

@@ -38,7 +38,7 @@ class SchedulerSettings:
     expect_seconds: float = 5.0  # how long a pod's probable devices are kept free
     bind_seconds: float = 15.0  # after which an unanswered bind is in doubt
     nomination_seconds: float = 120.0  # how long devices stay reserved for a preempting pod
-    resync_seconds: float = 300.0  # between comparisons with the API server
+    resync_seconds: float = 3600.0  # between comparisons with the API server
 
     def packing(self, pod: pod_request.PodRequest) -> datatypes.Packing:
         """Return how *pod* chooses among the devices of a node."""

@@ -3,25 +3,45 @@
 A replica reads the ledger before it lists the claims, and writes it with the resourceVersion that
 it read. So of two replicas that admit claims at once one starts over, and a claim created
 meanwhile is in the ledger or in the list.
+
+Claims that arrive while a batch is judged form the next batch: however many claims a namespace
+gets at once, a batch costs one list of its claims and one write of its ledger.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
+import dataclasses
 import threading
 import time
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
 from pyvgpu.controller.claims import claim_totals, templates
-from pyvgpu.kube import apiserver, objects
+from pyvgpu.kube import apiserver, batcher, objects
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from pyvgpu.kube.objects import Object
 
 LEDGER = "claims-of-"  # plus the namespace's name: a ConfigMap in our own namespace
 ATTEMPTS = 8  # to write the ledger, on conflicts
-TURN_SECONDS = 5.0  # for which a claim waits for those before it
+TURN_SECONDS = 5.0  # for which a claim waits for the batches before its own
 SECONDS = 3.0  # timeout of a request; the API server waits for our admission review meanwhile
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Question:
+    """A claim to be admitted; its answer is why it may not be created, empty if it may."""
+
+    namespace: str
+    asked: claim_totals.Amount
+    uid: str
+    dry_run: bool
+    answer: concurrent.futures.Future[str] = dataclasses.field(
+        default_factory=concurrent.futures.Future
+    )
 
 
 class ClaimAdmitter:
@@ -30,7 +50,7 @@ class ClaimAdmitter:
     def __init__(self, api: apiserver.ApiServer, namespace: str) -> None:
         self._api = api
         self._folder = f"/api/v1/namespaces/{namespace}/configmaps"
-        self._turn = threading.Lock()  # so that only other replicas' writes conflict
+        self._batches = batcher.Gathered(self._judge, _in_a_thread)
 
     def why_not(self, namespace: str, claim: Object, uid: str, dry_run: bool) -> str:
         """Return why *claim* may not be created; empty if it may, and then the ledger has it.
@@ -38,37 +58,59 @@ class ClaimAdmitter:
         UsageError for an invalid claim or total; UnavailableError if too many claims are created
         at once, or the API server does not answer.
         """
+        asked = claim_totals.asked_by(claim)
+        if asked == claim_totals.Amount():
+            return ""
+        question = _Question(namespace, asked, uid, dry_run)
+        self._batches.add(question)
+        try:
+            return question.answer.result(TURN_SECONDS)
+        except concurrent.futures.TimeoutError:
+            if not question.answer.cancel():  # its batch is being judged
+                return question.answer.result()
+        raise errors.UnavailableError(
+            f"too many claims at once: this one of namespace {namespace} could not be counted"
+        )
+
+    def _judge(self, questions: Sequence[_Question]) -> None:
+        """Answer *questions*, those of one namespace together."""
+        by_namespace: dict[str, list[_Question]] = {}
+        for question in questions:
+            by_namespace.setdefault(question.namespace, []).append(question)
+        for namespace, together in by_namespace.items():
+            live = [one for one in together if one.answer.set_running_or_notify_cancel()]
+            try:
+                answers = self._admit(namespace, live) if live else []
+            except Exception as exc:
+                for one in live:
+                    one.answer.set_exception(exc)
+            else:
+                for one, answer in zip(live, answers, strict=True):
+                    one.answer.set_result(answer)
+
+    def _admit(self, namespace: str, questions: Sequence[_Question]) -> list[str]:
         home = self._call("GET", f"/api/v1/namespaces/{namespace}")
         total = claim_totals.total_of(home)
-        asked = claim_totals.asked_by(claim)
-        if total == claim_totals.Total() or asked == claim_totals.Amount():
-            return ""
-        if not self._turn.acquire(timeout=TURN_SECONDS):
-            raise errors.UnavailableError(
-                f"too many claims at once: this one of namespace {namespace} could not be counted"
-            )
-        try:
-            return self._admit(home, asked, uid, dry_run=dry_run)
-        finally:
-            self._turn.release()
-
-    def _admit(self, home: Object, asked: claim_totals.Amount, uid: str, *, dry_run: bool) -> str:
-        namespace, total = home["metadata"]["name"], claim_totals.total_of(home)
+        if total == claim_totals.Total():
+            return [""] * len(questions)
         for _ in range(ATTEMPTS):
             ledger = self._ledger(namespace)
             known = claim_totals.read(ledger)
             there = self._claims(namespace)
-            left = claim_totals.left(known, (uid, *there), time.time())
-            why = claim_totals.why_not(total, asked, there.values(), left.values())
-            if dry_run:
-                return why
-            if why:
-                if left != known:  # drop the reservations of claims that exist by now
-                    self._write(home, ledger, left)
-                return why
-            left[uid] = claim_totals.Reserved(asked, time.time())
-            if self._write(home, ledger, left):
-                return ""
+            now = time.time()
+            left = claim_totals.left(known, there, now)
+            answers = []
+            for question in questions:
+                # A claim that is asked about again replaces its own reservation.
+                others = {uid: kept for uid, kept in left.items() if uid != question.uid}
+                why = claim_totals.why_not(total, question.asked, there.values(), others.values())
+                answers.append(why)
+                if not question.dry_run:
+                    admitted = {question.uid: claim_totals.Reserved(question.asked, now)}
+                    left = others if why else others | admitted
+            only_judged = all(question.dry_run for question in questions)
+            if only_judged or left == known or self._write(home, ledger, left):
+                return answers
         raise errors.UnavailableError(
             f"too many claims of namespace {namespace} at once: this one could not be added "
             f"to the total"
@@ -110,3 +152,7 @@ class ClaimAdmitter:
 
     def _call(self, method: str, path: str, body: object = None) -> Object:
         return self._api.call(method, path, None, body, seconds=SECONDS)
+
+
+def _in_a_thread(work: Callable[[], None]) -> None:
+    threading.Thread(target=work, daemon=True).start()

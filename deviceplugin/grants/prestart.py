@@ -14,8 +14,9 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING, TypeAlias
 
-from pyvgpu.deviceplugin.grants import batcher, grant_binding
+from pyvgpu.deviceplugin.grants import grant_binding
 from pyvgpu.deviceplugin.kubelet.device_ids import ResourceKind
+from pyvgpu.kube import batcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Sequence

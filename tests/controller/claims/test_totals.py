@@ -1,9 +1,11 @@
 """Quota over all claims of a namespace."""
 
 import concurrent.futures
+import threading
 
 import claim_objects as make
 import pytest
+import waiting
 
 from pyvgpu import errors
 from pyvgpu.controller.claims import claim_totals, keeping
@@ -214,6 +216,56 @@ def test_a_burst_of_claims_within_the_total_is_admitted_by_one_replica(small, ke
     with concurrent.futures.ThreadPoolExecutor(24) as pool:
         assert not any(pool.map(lambda number: admit(keeper, f"u{number}"), range(24)))
     assert len(small[0].read(LEDGER)["data"]) == 24
+
+
+class PausedLists:
+    """An API server whose lists wait until they may go on."""
+
+    def __init__(self, api):
+        self.api = api
+        self.lists = 0
+        self.may_go_on = threading.Event()
+
+    def call(self, *args, **options):
+        return self.api.call(*args, **options)
+
+    def items(self, path, query):
+        self.lists += 1
+        assert self.may_go_on.wait(60)
+        return self.api.items(path, query)
+
+
+def test_claims_that_arrive_during_a_list_share_the_next_one(small, monkeypatch):
+    monkeypatch.setattr(keeping, "TURN_SECONDS", 60.0)
+    small[0].put(NAMESPACE, noted(vcore="600"))
+    paused = PausedLists(small[1])
+    keeper = keeping.ClaimAdmitter(paused, "pyvgpu")
+    count = 40
+    with concurrent.futures.ThreadPoolExecutor(count) as pool:
+        asked = [pool.submit(admit, keeper, f"u{number}") for number in range(count)]
+        waiting.wait_until(lambda: paused.lists == 1 and all(one.running() for one in asked))
+        paused.may_go_on.set()
+        answers = [one.result() for one in asked]
+    assert sum(not why for why in answers) == 20  # of 30 vcore each
+    assert paused.lists < count / 2
+    assert len(small[0].read(LEDGER)["data"]) == 20
+
+
+def test_a_claim_that_waits_too_long_is_refused_and_not_counted(small, monkeypatch):
+    monkeypatch.setattr(keeping, "TURN_SECONDS", 0.05)
+    small[0].put(NAMESPACE, noted(vcore="600"))
+    paused = PausedLists(small[1])
+    keeper = keeping.ClaimAdmitter(paused, "pyvgpu")
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        first = pool.submit(admit, keeper, "a")
+        waiting.wait_until(lambda: paused.lists == 1)
+        with pytest.raises(errors.UnavailableError, match="too many claims at once"):
+            admit(keeper, "b")
+        monkeypatch.setattr(keeping, "TURN_SECONDS", 60.0)
+        paused.may_go_on.set()
+        assert first.result() == ""  # its batch had begun
+        assert not admit(keeper, "c")
+    assert set(small[0].read(LEDGER)["data"]) == {"a", "c"}
 
 
 @pytest.mark.slow

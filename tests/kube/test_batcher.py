@@ -6,7 +6,7 @@ import threading
 import pytest
 from waiting import PROMPT, wait_until
 
-from pyvgpu.deviceplugin.grants import batcher
+from pyvgpu.kube import batcher
 
 
 @pytest.fixture

@@ -76,7 +76,7 @@ def test_defaults_are_valid_and_each_has_a_rule():
     ("setting", "place"),
     [
         ("webhook.replicas=0", "/webhook/replicas"),
-        ("image.tag=2", "/image/tag"),
+        ("image.tag=a b", "/image/tag"),
         ("profile=gpu", "/profile"),
         ("agent.state=var", "/agent/state"),
         ("agent.timeSlicing.replicas=1", "/agent/timeSlicing/replicas"),
@@ -90,6 +90,12 @@ def test_helm_refuses_invalid_values_with_their_path(setting, place):
     with pytest.raises(charted.RefusedError) as caught:
         charted.made(setting)
     assert f"at '{place}'" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["image.tag", "fastExitImage.tag"])
+def test_a_tag_that_helm_takes_for_a_number_is_refused_with_the_right_option(name):
+    with pytest.raises(charted.RefusedError, match=f"{name}=2: must be a string.*--set-string"):
+        charted.made(f"{name}=2")
 
 
 @pytest.mark.parametrize("field", config.FIELDS, ids=lambda field: field.name)

@@ -1,11 +1,18 @@
 {{/* Shared template helpers. */}}
 
 {{- define "pyvgpu.image" -}}
-{{ .Values.image.name }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{ .Values.image.name }}:{{ include "pyvgpu.tag" (list "image.tag" .Values.image.tag) | default .Chart.AppVersion }}
 {{- end -}}
 
 {{- define "pyvgpu.fastExitImage" -}}
-{{ .Values.fastExitImage.name }}:{{ .Values.fastExitImage.tag | default .Chart.AppVersion }}
+{{ .Values.fastExitImage.name }}:{{ include "pyvgpu.tag" (list "fastExitImage.tag" .Values.fastExitImage.tag) | default .Chart.AppVersion }}
+{{- end -}}
+
+{{/* A tag, which a number would not keep: 1.10 would be 1.1. Of (list VALUE's-name VALUE). */}}
+{{- define "pyvgpu.tag" -}}
+{{- $tag := index . 1 -}}
+{{- if not (kindIs "string" $tag) }}{{ fail (printf "%s=%v: must be a string, such as --set-string %s=0.1.0 (with helm's --set a tag of digits is a number), or in a values file tag: \"0.1.0\"" (index . 0) $tag (index . 0)) }}{{ end -}}
+{{ $tag }}
 {{- end -}}
 
 {{- define "pyvgpu.name" -}}

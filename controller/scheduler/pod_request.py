@@ -97,14 +97,23 @@ class PodRequest:
     over: bool = False  # it has ended
     succeeded: bool = False  # it has ended without failure
     leaving: bool = False  # it is being deleted
-    gated: bool = False  # by schedulingGates: not to be scheduled yet
+    gates: tuple[str, ...] = ()  # its schedulingGates: while it has any, it is not scheduled
     preempts: bool = True
     trouble: str = ""  # why its request is invalid; empty: it is valid
 
     @property
     def waits(self) -> bool:
         """Whether it is pending."""
-        return not (self.node or self.over or self.leaving or self.gated)
+        return self._unbound and not self.gates
+
+    @property
+    def gated(self) -> bool:
+        """Whether its schedulingGates keep it from being scheduled."""
+        return self._unbound and bool(self.gates)
+
+    @property
+    def _unbound(self) -> bool:
+        return not (self.node or self.over or self.leaving)
 
 
 def read(
@@ -149,7 +158,9 @@ def read(
         over=status.get("phase") in OVER,
         succeeded=status.get("phase") == SUCCEEDED,
         leaving=bool(meta.get("deletionTimestamp")),
-        gated=bool(spec.get("schedulingGates")),
+        gates=tuple(
+            sys.intern(str(gate.get("name"))) for gate in objects.entries(spec, "schedulingGates")
+        ),
         preempts=spec.get("preemptionPolicy") != NEVER,
         trouble=asked.trouble,
     )

@@ -80,6 +80,7 @@ class Cluster:
         self._listed: list[node_rows.NodeRow] = []
         self._totals = node_rows.totals(())
         self._lines: history.History[str] = history.History()
+        self._days: history.DayHistory[str] = history.DayHistory()
         self._why: dict[Sort, tuple[float, str, str]] = {}  # time, request, reason
         self._waiting: list[pod_request.PodRequest] = []
         self._at = 0.0
@@ -134,15 +135,17 @@ class Cluster:
             self._listed = sorted(known.values(), key=lambda row: row.order)
             self._totals = node_rows.totals(self._listed)
         with self.cache.lock:
-            found = [pod for pod in self.cache.pods.values() if pod.waits]
+            found = [pod for pod in self.cache.pods.values() if pod.waits or pod.gated]
         self._waiting = sorted(found, key=lambda pod: (-pod.priority, pod.created, pod.key))
         if time.monotonic() < self._watched + WATCHED_SECONDS:
             self._find_out()
         sums = self._totals
         promised = round(1000 * sums["promised"] / (sums["devices"] or 1))
         memory = round(1000 * sums["promisedBytes"] / (sums["memoryBytes"] or 1))
-        self._lines.add({_ALL: (promised, memory, len(found))})
+        now = {_ALL: (promised, memory, len(found))}
         self._at = self._clock()
+        self._lines.add(now)
+        self._days.add(now, self._at)
 
     def _answer(self, asked: endpoints.HttpRequest) -> http_messages.HttpResponse:
         verdict = self._guard.judge(asked.fields)
@@ -182,6 +185,7 @@ class Cluster:
             "seconds": LOOK_SECONDS if known else SOON_SECONDS,
             "totals": self._totals,
             "lines": self._lines.lines(_ALL, _LINES),
+            "day": self._days.lines(_ALL, _LINES),
             "problems": list(self._problems()),
             "waiting": {"count": len(self._waiting), "rows": waiting_rows},
             "nodes": node_rows.chosen(self._listed, wanted),
@@ -203,7 +207,7 @@ class Cluster:
             "asks": asked,
             "since": documents.when(pod.created),
             "priority": pod.priority,
-            "why": pod.trouble or why,
+            "why": pod.trouble or _gates(pod) or why,
         }
 
     def _find_out(self) -> None:
@@ -244,6 +248,13 @@ def _some(names: list[str]) -> Iterator[list[str]]:
 
 def _bound(part: Callable[[threading.Event], None], stop: threading.Event) -> Callable[[], None]:
     return lambda: part(stop)
+
+
+def _gates(pod: pod_request.PodRequest) -> str:
+    """Return why kube-scheduler does not consider *pod* yet; empty if it does."""
+    if not pod.gated:
+        return ""
+    return f"queued by its schedulingGates: {', '.join(pod.gates)}"
 
 
 def _nothing() -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
 from pyvgpu.allocator import datatypes, free_capacity
+from pyvgpu.status import history
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -172,6 +173,7 @@ def without_agent(info: NodeInfo) -> list[dict[str, Any]]:
                 "usedBytes": None,
                 "promisedBytes": round(part.memory * part.memory_bytes),
                 "lines": _NO_LINES,
+                "day": {"seconds": history.STEP_SECONDS, **_NO_LINES},
                 "containers": [_holding(holding) for holding in held.get(device.uuid, ())],
             }
         )

@@ -43,6 +43,7 @@ class Facts:
     samples: Sequence[DeviceSample]
     states: Mapping[Key, states.HolderState]
     lines: history.History[Key]
+    days: history.DayHistory[Key]  # of the devices
     unbound: int  # grants that are not matched to a container yet
     findings: Collection[quota_audit.Finding]
     records: Iterable[EventRecord]  # the newest last
@@ -103,6 +104,7 @@ def _device(sample: DeviceSample, seen: Facts) -> dict[str, Any]:
         "usedBytes": sample.answer.used_bytes,
         "promisedBytes": sum(part.vmemory for part in sample.parts),
         "lines": seen.lines.lines((device.uuid,), _LINES),
+        "day": seen.days.lines((device.uuid,), _LINES),
         "containers": [_container(part, seen) for part in sorted(sample.parts, key=_name)],
     }
 

@@ -1,7 +1,7 @@
 """Recent history of this node for the status page: usage points, states and events.
 
-Its memory is bounded: a fixed number of points for each existing container and device, and of
-events.
+Its memory is bounded: a fixed number of points for each existing container and device, a day for
+each device, and a fixed number of events.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class Recent:
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._lines: history.History[status.Key] = history.History()
+        self._days: history.DayHistory[status.Key] = history.DayHistory()
         self._states: dict[status.Key, states.HolderState] = {}
         self._events: collections.deque[status.EventRecord] = collections.deque(maxlen=MOST_EVENTS)
         self._lock = threading.Lock()
@@ -44,11 +45,13 @@ class Recent:
         """Record the current usage and states."""
         parts = list(metric_families.parts(sources))
         now = {part.labels: status.points(part.use) for part in parts}
+        devices: dict[status.Key, history.Values] = {}
         for sample in metric_families.samples(sources, parts):
             answer = sample.answer
             busy = round(1000 * (answer.busy or 0.0))
-            now[(sample.device.uuid,)] = busy, answer.used_bytes >> 20
-        self._lines.add(now)
+            devices[(sample.device.uuid,)] = busy, answer.used_bytes >> 20
+        self._lines.add(now | devices)
+        self._days.add(devices, self._clock())
         self._states = {
             part.labels: status.state_at(
                 part, self._lines.points(part.labels)[-JUDGED_POINTS:], usage.PERIOD_SECONDS
@@ -70,6 +73,7 @@ class Recent:
             samples=tuple(metric_families.samples(sources, parts)),
             states=self._states,
             lines=self._lines,
+            days=self._days,
             unbound=sum(not grant.bound for grant in sources.grants()),
             findings=sources.findings(),
             records=records,

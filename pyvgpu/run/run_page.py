@@ -30,6 +30,7 @@ class MachinePage:
         self._node = node
         self._seconds = seconds
         self._lines: history.History[Key] = history.History()
+        self._days: history.DayHistory[Key] = history.DayHistory()
         self._document = self._made((), 0.0)
 
     @property
@@ -39,9 +40,11 @@ class MachinePage:
 
     def see(self, devices: Sequence[DeviceView], now: float) -> None:
         """Add a sample, taken at *now*, in seconds since the epoch."""
-        points: dict[Key, history.Values] = {}
+        points: dict[Key, history.Values] = {
+            (device.uuid,): (_thousandths(device.share), device.held // _MIB) for device in devices
+        }
+        self._days.add(points, now)
         for device in devices:
-            points[(device.uuid,)] = _thousandths(device.share), device.held // _MIB
             for part in device.parts:
                 points[part.run_id, device.uuid] = (
                     _thousandths(part.share),
@@ -75,6 +78,7 @@ class MachinePage:
             "usedBytes": device.held,
             "promisedBytes": device.promised_bytes,
             "lines": self._lines.lines((device.uuid,), _LINES),
+            "day": self._days.lines((device.uuid,), _LINES),
             "containers": [self._run(part, device.uuid) for part in device.parts],
         }
 

@@ -6,7 +6,10 @@ const $ = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
 const THEMES = { "": ["◐", "same as the system"], light: ["☀", "light"], dark: ["☾", "dark"] };
 const TOKEN = "pyvgpu-token";
-const POINTS = 60;
+const SPAN = "pyvgpu-span";
+const POINTS = 60; // of the last minutes
+const DAY_POINTS = 288;
+const SPANS = { "": "last minutes", day: "last day" };
 
 // ---- elements ---------------------------------------------------------------------------------
 
@@ -122,19 +125,34 @@ function chart(kind) {
   return made;
 }
 
-/* Draw a line chart, the newest value on the right; the full height is *most*. */
-function draw(node, values, most, promised, label) {
+/* Draw a line chart of *count* points, the newest value on the right; the full height is *most*.
+   Where a value is null, nothing was measured: the line has a gap. */
+function draw(node, values, most, promised, label, count = POINTS) {
   const [, area, line, promise] = node.children;
-  const shown = values.slice(-POINTS);
-  const first = POINTS - shown.length;
-  const points = shown.map((value, at) => `${first + at},${(100 - 100 * part(value, most)).toFixed(1)}`);
-  mark(line, "d", points.length ? `M${points.join("L")}` : "");
-  mark(area, "d", points.length ? `M${first},100L${points.join("L")}L${POINTS - 1},100Z` : "");
+  const shown = values.slice(-count);
+  const x = (at) => Number(((count - shown.length + at) * (POINTS - 1) / (count - 1)).toFixed(2));
+  const runs = [];
+  shown.forEach((value, at) => {
+    if (value === null) return;
+    if (!at || shown[at - 1] === null) runs.push({ first: x(at), points: [] });
+    runs.at(-1).last = x(at);
+    runs.at(-1).points.push(`${x(at)},${(100 - 100 * part(value, most)).toFixed(1)}`);
+  });
+  mark(line, "d", runs.map((it) => `M${it.points.join("L")}`).join(""));
+  mark(area, "d", runs.map((it) => `M${it.first},100L${it.points.join("L")}L${it.last},100Z`).join(""));
   const high = (100 - 100 * part(promised ?? 0, most)).toFixed(1);
   mark(promise, "visibility", promised ? "visible" : "hidden");
   mark(promise, "y1", high);
   mark(promise, "y2", high);
   mark(node, "aria-label", label);
+}
+
+/* The lines of a device or of the cluster in the chosen span: values by name, points, the span in words. */
+function past(it, seconds) {
+  const day = $("span").dataset.span === "day";
+  const lines = day ? it.day : it.lines;
+  const length = Object.values(lines).find(Array.isArray).length;
+  return { lines, count: day ? DAY_POINTS : POINTS, text: duration(length * (day ? lines.seconds : seconds)) };
 }
 
 const head = (title, ...more) => element("div", { class: "head" }, element("h2", {}, title), ...more);
@@ -210,16 +228,16 @@ function updateDevice(node, it, seconds) {
   say(top.children[4], it.why);
   hide(top.children[4], !it.why);
   const [time, memory] = gauges.children;
-  const past = duration(it.lines.used.length * seconds);
+  const { lines, count: points, text } = past(it, seconds);
   say(time.children[1], `${percent(it.used)} used, ${percent(it.promised)} allocated`);
   fill(time.children[2], part(it.used, 1), part(it.promised, 1));
-  draw(time.children[3], it.lines.used, 1000, 1000 * it.promised, `Time of ${it.label} in the last ${past}: now ${percent(it.used)}`);
+  draw(time.children[3], lines.used, 1000, 1000 * it.promised, `Time of ${it.label} in the last ${text}: now ${percent(it.used)}`, points);
   const all = it.memoryBytes;
   say(memory.children[1], `${size(it.usedBytes)} used, ${size(it.promisedBytes)} allocated of ${size(all)}`);
   fill(memory.children[2], part(it.usedBytes, all), part(it.promisedBytes, all));
-  draw(memory.children[3], it.lines.memoryMiB, all / 2 ** 20, it.promisedBytes / 2 ** 20, `Memory of ${it.label} in the last ${past}: now ${size(it.usedBytes)}`);
+  draw(memory.children[3], lines.memoryMiB, all / 2 ** 20, it.promisedBytes / 2 ** 20, `Memory of ${it.label} in the last ${text}: now ${size(it.usedBytes)}`, points);
   for (const one of [time, memory]) {
-    say(one.children[4].firstChild, `${past} ago`);
+    say(one.children[4].firstChild, `${text} ago`);
     say(one.children[4].lastChild, "now");
   }
   hide(containers, !it.containers.length);
@@ -309,9 +327,9 @@ function showCluster(view, found) {
     const nodes = section("nodes", "Nodes", makeFilters(), table(["Node", "Devices", "Time", "Memory", "State"], "Nodes with devices"));
     const waiting = section("waiting", "Pending pods", table(["Pod", "Requests", "For", "Why"], "Pods that wait for a device"), element("p", { class: "quiet" }));
     view.replaceChildren(element("dl", { class: "tiles" }), section("problems", "Problems", element("ol", { class: "list plain" })),
-      section("past", "Last minutes", charts), waiting, nodes, section("events", "Events", element("ol", { class: "list" })));
+      section("past", "History", charts), waiting, nodes, section("events", "Events", element("ol", { class: "list" })));
   }
-  const [top, problems, past, waiting, nodes, events] = view.children;
+  const [top, problems, lately, waiting, nodes, events] = view.children;
   const sums = found.totals;
   const spare = [sums.unhealthy && `${sums.unhealthy} unhealthy`, sums.cordoned && `${sums.cordoned} cordoned`].filter(Boolean);
   const [time, memory] = [part(sums.promised, sums.devices), part(sums.promisedBytes, sums.memoryBytes)];
@@ -324,12 +342,14 @@ function showCluster(view, found) {
   ]);
   shownProblems(problems, found.problems);
   Object.entries(PAST).forEach(([kind, name], at) => {
-    const values = found.lines[["promised", "memory", "waiting"][at]];
-    const now = values.at(-1) ?? 0;
+    const key = ["promised", "memory", "waiting"][at];
+    const { lines, count: points, text } = past(found, 5);
+    const values = lines[key];
+    const now = found.lines[key].at(-1) ?? 0;
     const parts = kind !== "waits"; // thousandths of all, or pods
-    const one = past.lastChild.children[at];
-    draw(one.children[1], values, parts ? 1000 : Math.max(10, ...values), null, `${name} in the last minutes: now ${parts ? percent(now / 1000) : now}`);
-    say(one.lastChild.firstChild, `${duration(5 * values.length)} ago`);
+    const one = lately.lastChild.children[at];
+    draw(one.children[1], values, parts ? 1000 : Math.max(10, ...values), null, `${name} in the last ${text}: now ${parts ? percent(now / 1000) : now}`, points);
+    say(one.lastChild.firstChild, `${text} ago`);
     say(one.lastChild.lastChild, parts ? percent(now / 1000) : String(now));
   });
   showWaiting(waiting, found);
@@ -394,6 +414,7 @@ let tag = null;
 let timer = 0;
 let asking = null; // the current request
 let seen = 0; // time of the last response, in milliseconds
+let latest = null; // the document on the page
 
 const asked = () => Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
 const stored = (where, name) => { try { return where.getItem(name); } catch { return null; } };
@@ -442,6 +463,7 @@ async function ask() {
 
 function show(found) {
   const view = $("view");
+  latest = found;
   $("login").hidden = true;
   (found.kind === "node" ? showNode : showCluster)(view, found);
   view.hidden = false;
@@ -472,6 +494,18 @@ function paint(theme) {
   document.documentElement.dataset.theme = theme;
 }
 
+function choose(span) {
+  $("span").dataset.span = span;
+  say($("span"), SPANS[span]);
+  mark($("span"), "aria-label", `Charts: ${SPANS[span]}`);
+  if (latest && !$("view").hidden) show(latest);
+}
+
+$("span").addEventListener("click", () => {
+  const next = $("span").dataset.span ? "" : "day";
+  store(localStorage, SPAN, next);
+  choose(next);
+});
 $("theme").addEventListener("click", () => {
   const names = Object.keys(THEMES);
   const next = names[(names.indexOf(document.documentElement.dataset.theme) + 1) % names.length];
@@ -488,5 +522,6 @@ document.addEventListener("visibilitychange", () => (document.hidden ? clearTime
 window.addEventListener("hashchange", changed);
 const theme = stored(localStorage, TOKEN.replace("token", "theme"));
 paint(theme in THEMES ? theme : "");
+choose(stored(localStorage, SPAN) === "day" ? "day" : "");
 setInterval(tell, 1000);
 void ask();

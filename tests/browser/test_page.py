@@ -3,6 +3,7 @@
 import importlib.resources
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,28 @@ def test_bars_and_lines_are_as_long_as_the_numbers(serve, opened):
     heights = [float(word.split(",")[1]) for word in drawn.removeprefix("M").split("L")]
     wanted = [100 - sample / 10 for sample in device["lines"]["used"]]
     assert heights == pytest.approx(wanted, abs=0.06)
+
+
+def test_the_last_day_is_chosen_and_remembered(serve, opened):
+    document = json.loads(json.dumps(status_pictures.node()))
+    document["devices"][0]["day"] = {
+        "seconds": 300,
+        "used": [100, None, 300, 400],
+        "memoryMiB": [1, None, 2, 3],
+    }
+    page = opened(serve(document).address)
+    chart = page.locator(".device").first.locator(".gauges .chart.time")
+    minutes = chart.locator(".line").get_attribute("d")
+    page.get_by_role("button", name="Charts: last minutes").click()
+    day = chart.locator(".line").get_attribute("d")
+    assert day.count("M") == 2  # a gap, where nothing was measured
+    assert [float(point.split(",")[1]) for point in re.split("[ML]", day)[1:]] == [90, 70, 60]
+    assert "in the last 20 min" in chart.get_attribute("aria-label")
+    page.reload()
+    page.wait_for_selector("#view:not([hidden])")
+    assert chart.locator(".line").get_attribute("d") == day
+    page.get_by_role("button", name="Charts: last day").click()
+    assert chart.locator(".line").get_attribute("d") == minutes
 
 
 def test_cluster_page_shows_node_usage_and_why_pods_wait(serve, opened):

@@ -77,6 +77,9 @@ def test_history_is_bounded(document):
         lines = [device["lines"], *(one["lines"] for one in device["containers"])]
         for line in lines:
             assert {len(line["used"]), len(line["memoryMiB"])} == {history.POINTS}
+        day = device["day"]
+        assert day["seconds"] * len(day["used"]) <= 86_400
+        assert len(day["used"]) == len(day["memoryMiB"]) > 0
     newest = container(document, "train-resnet-0")
     assert newest["lines"]["used"][-1] == round(1000 * newest["used"])
     assert newest["lines"]["memoryMiB"][-1] == newest["usedBytes"] >> 20

@@ -43,7 +43,13 @@ def cluster() -> dict[str, Any]:
     status_cluster.fill(api)
     with status_cluster.running(api) as shown:
         found = shown.document({})
-    return {**found, "version": VERSION, "lines": status_cluster.lines(), "seconds": 5.0}
+    return {
+        **found,
+        "version": VERSION,
+        "lines": status_cluster.lines(),
+        "day": status_cluster.day(),
+        "seconds": 5.0,
+    }
 
 
 def document(name: str) -> dict[str, Any]:

@@ -192,7 +192,8 @@ def test_fields_of_the_record():
     assert (found.priority, found.preempts, found.nominated) == (7, False, "n1")
     assert found.over
     assert found.leaving
-    assert found.gated
+    assert found.gates == ("later",)
+    assert not found.gated  # it is over
     assert not found.waits
     assert found.created == 1795316400.0
 

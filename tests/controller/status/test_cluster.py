@@ -166,6 +166,37 @@ def test_a_pending_pod_with_an_invalid_request_says_so(empty):
     assert "130" in found["waiting"]["rows"][0]["why"]
 
 
+def test_a_pod_with_scheduling_gates_is_shown_as_queued(empty):
+    api, shown = empty
+    status_cluster.put_node(api, "n")
+    pod = scheduling_api.pod("p", vcore=50, units=4)
+    gates = [{"name": "kueue.x-k8s.io/admission"}, {"name": "team/quota"}]
+    api.put(scheduling_api.path("p"), {**pod, "spec": {**pod["spec"], "schedulingGates": gates}})
+    found = status_cluster.until(
+        shown,
+        lambda document: (rows := document["waiting"]["rows"]) and rows[0]["asks"],
+    )
+    assert found["waiting"]["rows"][0]["asks"] == "50 vcore and 1GiB"
+    assert found["waiting"]["rows"][0]["why"] == (
+        "queued by its schedulingGates: kueue.x-k8s.io/admission, team/quota"
+    )
+    api.put(scheduling_api.path("p"), pod)
+    status_cluster.until(
+        shown, lambda document: "1 node would fit" in document["waiting"]["rows"][0]["why"]
+    )
+
+
+def test_the_day_counts_pods_that_wait(empty):
+    api, shown = empty
+    status_cluster.put_node(api, "n")
+    api.put(scheduling_api.path("p"), scheduling_api.pod("p", vcore=130, units=4))
+    status_cluster.until(shown, lambda document: document["waiting"]["count"])
+    shown.look()
+    day = shown.document({})["day"]
+    assert day["waiting"][-1] == 1
+    assert len(day["waiting"]) == len(day["promised"]) == len(day["memory"])
+
+
 def test_a_nodes_document_equals_its_agents_own(shown):
     own = status_node.Node().document()
     assert shown.document({"node": "gpu-node-2"}) == {**own, "node": "gpu-node-2"}

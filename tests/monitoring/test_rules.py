@@ -127,6 +127,36 @@ def test_promtool_accepts_the_dashboards_queries(promtool, tmp_path):
     assert code == 0, said
 
 
+def test_documented_query_divides_a_devices_power_among_its_containers(promtool, tmp_path):
+    text = (ROOT / "docs/monitoring.md").read_text()
+    (expression,) = re.findall(r"```promql\n(.*?)```", text, re.DOTALL)
+    labels = 'namespace="team",pod="{pod}",container="main",uuid="GPU-a"'
+    busy = f"pyvgpu_container_busy_seconds_total{{{labels}}}"
+    wanted = {"one": 50.0, "two": 100.0}
+    case = {
+        "interval": "1m",
+        "input_series": [
+            {"series": 'DCGM_FI_DEV_POWER_USAGE{UUID="GPU-a",gpu="0"}', "values": "200+0x10"},
+            {"series": busy.replace("{pod}", "one"), "values": "0+15x10"},
+            {"series": busy.replace("{pod}", "two"), "values": "0+30x10"},
+        ],
+        "promql_expr_test": [
+            {
+                "expr": expression,
+                "eval_time": "10m",
+                "exp_samples": [
+                    {"labels": f"{{{labels.replace('{pod}', pod)}}}", "value": watts}
+                    for pod, watts in wanted.items()
+                ],
+            }
+        ],
+    }
+    file = tmp_path / "power.yaml"
+    file.write_text(yaml.safe_dump({"rule_files": [], "tests": [case]}))
+    code, said = ran(promtool, "test", "rules", file)
+    assert code == 0, said
+
+
 def test_dashboard_panels_do_not_overlap():
     taken = set()
     assert len({panel["id"] for panel in alerts.DASHBOARD["panels"]}) == len(

@@ -1,7 +1,8 @@
 """Pods of a group that another system would schedule all together: our scheduler does not.
 
 A pod that our scheduler places although it belongs to such a group would be placed alone, which
-its user would notice only by a deadlock. Our own gangs are annotations: docs/placement.md.
+its user would notice only by a deadlock. Our own gangs are annotations: docs/placement.md. A pod
+group of Kueue is none of these: Kueue admits its quota as a whole, and leaves the placement to us.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ MARKS = (
     ("labels", "scheduling.x-k8s.io/pod-group"),  # the coscheduling plugin's PodGroup
     ("labels", "pod-group.scheduling.sigs.k8s.io"),  # the same, formerly
     ("annotations", "scheduling.k8s.io/group-name"),  # Volcano's PodGroup
+    ("annotations", "scheduling.volcano.sh/group-name"),  # the same, newer
+    ("annotations", "yunikorn.apache.org/task-group-name"),  # YuniKorn's task group
+    ("annotations", "gang.scheduling.koordinator.sh/name"),  # Koordinator's gang
 )
 FIELDS = (  # of the specification: Kubernetes' own Workload and PodGroup
     ("workloadRef", "name"),

@@ -291,6 +291,15 @@ GROUPS = [
     pytest.param({"labels": {"scheduling.x-k8s.io/pod-group": "train"}}, {}, id="coscheduling"),
     pytest.param({"labels": {"pod-group.scheduling.sigs.k8s.io": "train"}}, {}, id="earlier"),
     pytest.param({"annotations": {"scheduling.k8s.io/group-name": "train"}}, {}, id="volcano"),
+    pytest.param(
+        {"annotations": {"scheduling.volcano.sh/group-name": "train"}}, {}, id="volcano newer"
+    ),
+    pytest.param(
+        {"annotations": {"yunikorn.apache.org/task-group-name": "train"}}, {}, id="yunikorn"
+    ),
+    pytest.param(
+        {"annotations": {"gang.scheduling.koordinator.sh/name": "train"}}, {}, id="koordinator"
+    ),
     pytest.param({}, {"workloadRef": {"name": "train", "podGroup": "w"}}, id="workload"),
     pytest.param({}, {"schedulingGroup": {"podGroupName": "train"}}, id="pod-group"),
 ]
@@ -307,6 +316,19 @@ def test_a_group_that_our_scheduler_does_not_know_is_refused(metadata, spec):
     gang = {"pyvgpu.io/gang": "train", "pyvgpu.io/gang-size": "2"}
     pod["metadata"]["annotations"] = {**pod["metadata"].get("annotations", {}), **gang}
     assert not judge(pod, ours).refusal
+
+
+def test_a_pod_group_of_kueue_is_admitted():
+    pod = gpu.pod(gpu.container("a", 50, 4))
+    pod["metadata"] |= {
+        "labels": {"kueue.x-k8s.io/pod-group-name": "train", "kueue.x-k8s.io/queue-name": "q"},
+        "annotations": {"kueue.x-k8s.io/pod-group-total-count": "2"},
+    }
+    pod["spec"] |= {
+        "schedulerName": "gpu",
+        "schedulingGates": [{"name": "kueue.x-k8s.io/admission"}],
+    }
+    assert not judge(pod, devices.Rules(schedulers=("gpu",))).refusal
 
 
 EVERYTHING = devices.Rules(fallback=GIB, schedulers=("gpu",), words=frozenset(conversions.Words))

@@ -15,7 +15,7 @@ HELM := 3.22.0
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # one venv, into which one pip at a time installs
-.PHONY: help build demo test test-slow gpu-kit gpu-rehearsal fire test-share test-locks soak soak-claims soak-share test-browser browser-pictures terminal-pictures test-clients test-drivers test-slurm wheels dist release manifests images cross sanitize test-gpu e2e e2e-kinds lint format docs reference bench bench-share bench-replay bench-sidecar bench-agent bench-agent-load bench-claims bench-claim-pods bench-webhook bench-filter bench-compiled bench-scheduler pictures clean
+.PHONY: help build demo test test-slow gpu-kit gpu-rehearsal fire test-share test-locks soak soak-claims soak-share test-browser browser-pictures terminal-pictures test-clients test-drivers test-slurm wheels dist release manifests images cross sanitize test-gpu e2e e2e-kinds lint format docs reference bench bench-share bench-replay bench-sidecar bench-agent bench-agent-load bench-cluster-load bench-claims bench-claim-pods bench-webhook bench-filter bench-compiled bench-scheduler pictures clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -240,6 +240,10 @@ bench-agent: build $(VENV)/.test-tools ## what the node agent costs kubelet and 
 
 bench-agent-load: build $(VENV)/.cluster-tools ## load of the node agent on a real API server
 	@BIN=$(BIN) tests/e2e/run -- $(BIN)/python benchmarks/agentload.py $(BENCHFLAGS)
+
+bench-cluster-load: build $(VENV)/.cluster-tools ## load of 500 agents and the controllers on a real API server
+	@[ -x /var/tmp/pyvgpu-cluster/bin/kube-apiserver ] || BIN=$(BIN) tests/e2e/cluster/cluster build
+	@$(BIN)/python benchmarks/clusterload.py $(BENCHFLAGS)
 
 bench-claims: build $(VENV)/.test-tools ## how long a pod waits for its claim
 	@$(BIN)/python benchmarks/claims.py $(BENCHFLAGS)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import agenttable
 import claimstable
+import clustertable
 import controllertable
 import figures
 import goals
@@ -55,6 +56,7 @@ class Cost:
 
     name: str
     sources: tuple[Source, ...]
+    drawn: bool = True  # False: none of its figures has a goal
 
     @property
     def page(self) -> Path:
@@ -78,12 +80,13 @@ class Cost:
 
     def shown(self) -> str:
         """Return what stands on the page."""
-        picture = f"![what each figure uses of its goal]({self.picture.name})"
-        return f"{goals.table(self.figures())}\n{picture}\n"
+        picture = f"\n![what each figure uses of its goal]({self.picture.name})\n"
+        return f"{goals.table(self.figures())}{picture if self.drawn else ''}"
 
 
 COSTS = (
     Cost("agent-cost", (Source(agenttable.figures, "agent"),)),
+    Cost("cluster-cost", (Source(clustertable.figures, "cluster-load"),), drawn=False),
     Cost(
         "dra-cost",
         (Source(claimstable.figures, "claims"), Source(claimstable.of_pods, "claim-pods")),
@@ -148,7 +151,7 @@ def main() -> int:
     page, sidecar_page = PAGE.read_text(), SIDECAR_PAGE.read_text()
     if options.check:
         drawn = [(CALLS, [record]), (GOALS, [record]), (ERRORS, [shares]), (OVER_TIME, [shares])]
-        drawn += [(cost.picture, cost.records) for cost in COSTS]
+        drawn += [(cost.picture, cost.records) for cost in COSTS if cost.drawn]
         current = all(named(them) in path.read_text() for path, them in drawn)
         shown = table(rows) in page and sharetable.table(shared) in page and ends in sidecar_page
         costs = all(cost.shown() in cost.page.read_text() for cost in COSTS)
@@ -170,7 +173,8 @@ def main() -> int:
     PAGE.write_text(replace_between(page, "shares", sharetable.table(shared)))
     SIDECAR_PAGE.write_text(replace_between(sidecar_page, MEASURED, ends))
     for cost in COSTS:
-        goalpictures.draw(cost.figures(), cost.picture, named(cost.records))
+        if cost.drawn:
+            goalpictures.draw(cost.figures(), cost.picture, named(cost.records))
         replaced = replace_between(cost.page.read_text(), MEASURED, cost.shown())
         cost.page.write_text(replaced)
     ON_GPUS.write()

@@ -14,14 +14,13 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING, TypeAlias
 
-from pyvgpu.deviceplugin.grants import grant_binding
 from pyvgpu.deviceplugin.kubelet.device_ids import ResourceKind
 from pyvgpu.kube import batcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Sequence
 
-    from pyvgpu.deviceplugin.grants import interfaces, pod_identity
+    from pyvgpu.deviceplugin.grants import grant_binding, interfaces, pod_identity
 
 _ASKING = 8  # threads that call the API server
 _AT_ONCE = 10  # containers bound as one batch, which start once all of them are on the disk

@@ -15,9 +15,10 @@ RELEASE, NAMESPACE = "pyvgpu", "pyvgpu"
 KUBERNETES = "1.36.0"  # `helm template` asks no cluster, and some builds of helm assume an old one
 # Sets of manifests by name, each with helm's --set values and its purpose.
 SETS = {
-    "default": ((), "agents, webhook and sidecar controller"),
+    "default": ((), "agents and webhook"),
     "simulate": (("simulate=h100:2",), "the same, with two simulated GPUs on each node"),
     "gaia": (("profile=gaia",), "the same, for pods that use gpu-manager's resources"),
+    "sidecars": (("sidecar.enabled=true",), "with the parts that end sidecars of Jobs"),
     "dra": (("dra.enabled=true",), "devices through claims (DRA), with classes and policies"),
     "second": (
         ("scheduler.mode=second", "kubeScheduler.image=localhost/kube-scheduler:1"),

@@ -56,8 +56,8 @@ def of_chart(given):
     }
 
 
-CHART = of_chart({})
-WITH_POLICIES = of_chart({"sidecar": {"settings": {"policies": POLICIES}}})
+CHART = of_chart({"sidecar": {"enabled": True}})
+WITH_POLICIES = of_chart({"sidecar": {"enabled": True, "settings": {"policies": POLICIES}}})
 HAMI = of_chart({"webhook": {"convert": ["hami"]}})
 CONVERTING = of_chart({"webhook": {"convert": ["hami", "nvidia"]}})
 RENAMING = of_chart({"webhook": {"imageRules": RULES}})

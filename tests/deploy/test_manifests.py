@@ -22,7 +22,9 @@ from pyvgpu.controller.sidecar import mark_names
 from pyvgpu.controller.webhook import conversions, imagenames, state
 
 DRA = "dra.enabled=true"
-THINGS = charted.part(["sidecar/", "webhook/"]) + charted.part(["dra/", "webhook/claims-"], DRA)
+THINGS = charted.part(["sidecar/", "webhook/"], charted.SIDECARS) + charted.part(
+    ["dra/", "webhook/claims-"], DRA
+)
 CONVERSIONS = (
     "webhook.convert={hami}",
     "webhook.convert={gpu-manager}",
@@ -238,7 +240,7 @@ def test_claim_quota_webhook_fails_closed_in_labelled_namespaces():
 
 
 def test_device_webhook_has_no_side_effects_on_dry_run():
-    (configuration,) = charted.part(["webhook/mutating.yaml"], DRA)
+    (configuration,) = charted.part(["webhook/mutating.yaml"], DRA, charted.SIDECARS)
     effects = {hook["name"]: hook["sideEffects"] for hook in configuration["webhooks"]}
     assert effects == {"devices.pyvgpu.io": "NoneOnDryRun", "sidecars.pyvgpu.io": "None"}
 

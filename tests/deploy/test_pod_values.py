@@ -5,7 +5,13 @@ import pytest
 import yaml
 from charted import made
 
-EVERYTHING = (charted.SECOND, "dra.enabled=true", "profile=gaia", "statusPage.enabled=true")
+EVERYTHING = (
+    charted.SIDECARS,
+    charted.SECOND,
+    "dra.enabled=true",
+    "profile=gaia",
+    "statusPage.enabled=true",
+)
 VALUES = {  # the values of each workload's pods
     "agent": "agent",
     "control-nodes": "controlNodes",
@@ -205,16 +211,16 @@ def test_only_a_configured_startup_taint_may_be_removed():
     assert "object.spec == oldObject.spec" in without
 
 
-def test_without_sidecars_nothing_of_them_is_created():
-    for kind, name in made("sidecar.enabled=false"):
+def test_by_default_nothing_of_sidecars_is_created():
+    for kind, name in made():
         assert "sidecar" not in name, kind
-    text = charted.text("sidecar.enabled=false")
+    text = charted.text()
     assert "sidecars.pyvgpu.io" not in text
     assert "batch" not in text  # no permission for Jobs
 
 
 def test_protected_namespaces_are_the_same_everywhere():
-    things = made("sidecar.protectedNamespaces={platform}")
+    things = made(charted.SIDECARS, "sidecar.protectedNamespaces={platform}")
     listed = ["kube-system", "pyvgpu", "pyvgpu-agent", "platform"]
     for kind, name in (("Deployment", "sidecar-controller"), ("DaemonSet", "sidecar-node")):
         arguments = charted.arguments(things, kind, name)

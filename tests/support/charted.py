@@ -35,7 +35,9 @@ ABOUT, VALUES, SCHEMA = (
 VERSION = ABOUT["appVersion"]  # also the tag of the images
 MONITORED = "monitoring.podMonitor.enabled=true,monitoring.rules.enabled=true"
 SECOND = "scheduler.mode=second,kubeScheduler.image=own/kube-scheduler:1"
+SIDECARS = "sidecar.enabled=true"
 EVERYTHING = (
+    SIDECARS,
     "monitoring.dashboard.enabled=true",
     "dra.enabled=true,profile=gaia,webhook.environmentPolicy=true,statusPage.enabled=true",
     "scheduler.mode=second,kubeScheduler.image=any/image:1",

@@ -58,6 +58,7 @@ def values(**changes: Any) -> dict[str, Any]:
             "kubelet": os.environ.get("CLUSTER_KUBELET", str(place / "kubelet")),
         },
         "sidecar": {
+            "enabled": True,
             "runtime": str(place / "containerd/containerd.sock"),
             "begun": str(place / "pyvgpu/begun"),
         },

@@ -35,6 +35,7 @@ GROUPS = {  # API groups of kinds outside the core group
 _SHOWN = (
     "scheduler.mode=patch",
     "statusPage.enabled=true",
+    charted.SIDECARS,
 )  # all templates' objects
 SECONDS = 150  # timeout of every wait, for busy cores; no test waits this long on purpose
 

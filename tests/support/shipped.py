@@ -39,6 +39,7 @@ def manifests() -> str:
     """
     run = os.environ["CLUSTER_RUN"]
     settings = (
+        charted.SIDECARS,
         f"sidecar.runtime={run}/containerd/containerd.sock,sidecar.begun={run}/begun",
         f"webhook.options[0]=--convert-to-native={NATIVE}-*",
     )

@@ -15,7 +15,11 @@ def test_helm_lint_accepts_the_chart():
 
 @pytest.mark.parametrize(
     "setting",
-    [f"profile=gaia,dra.enabled=true,{charted.MONITORED}", charted.SECOND, "agent.audit=false"],
+    [
+        f"profile=gaia,dra.enabled=true,{charted.SIDECARS},{charted.MONITORED}",
+        charted.SECOND,
+        "agent.audit=false",
+    ],
 )
 def test_api_server_accepts_every_object(monitoring_kinds, setting):
     things = [

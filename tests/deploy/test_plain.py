@@ -68,7 +68,10 @@ def test_chart_option_prints_the_charts_path(capsys):
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (["everything"], "SET 'everything': must be one of default, simulate, gaia, sidecars, dra, second"),
+        (
+            ["everything"],
+            "SET 'everything': must be one of default, simulate, gaia, sidecars, dra, second",
+        ),
         (["--set", "agent.audit=false"], "agent.audit=false: values are for helm, such as: helm"),
         (["dra", "-f", "mine.yaml"], "mine.yaml: values are for helm, such as: helm"),
     ],

@@ -7,7 +7,13 @@ import documented
 import permissions
 
 ROOT = documented.ROOT
-EVERYTHING = (charted.SIDECARS, charted.SECOND, "dra.enabled=true", "profile=gaia", "statusPage.enabled=true")
+EVERYTHING = (
+    charted.SIDECARS,
+    charted.SECOND,
+    "dra.enabled=true",
+    "profile=gaia",
+    "statusPage.enabled=true",
+)
 
 
 def rows(page, heading):

@@ -177,10 +177,10 @@ def test_page_works_by_keyboard_alone(serve, opened):
     assert on() == "Skip to content"
     assert page.get_by_text("Skip to content").is_visible()
     seen = []
-    for _ in range(5):
+    for _ in range(6):
         page.keyboard.press("Tab")
         seen.append(on())
-    assert seen == ["home", "theme", "search", "show", "gpu-node-1"]
+    assert seen == ["home", "span", "theme", "search", "show", "gpu-node-1"]
     outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
     assert outline == "solid"
     page.keyboard.press("Enter")

@@ -62,7 +62,7 @@ void model_reset_lane(struct model *model, uint32_t number)
     memset(lane->done_words, 0, sizeof(lane->done_words));
     memset(lane->done, 0, sizeof(lane->done));
     lane->enqueued = 0;
-    lane->busy_ns = 0;
+    lane->busy_ns = lane->used_ns = 0;
 }
 
 /* The work that had the place may still be its queue's head, if the process that finished it was
@@ -336,6 +336,25 @@ static bool takes_engine(const struct engine_plan *plan, unsigned int engine)
     return false;
 }
 
+static bool is_used(const struct model *model, const struct engine_plan *plan, unsigned int engine)
+{
+    return !model->device->turns[engine].switch_left && takes_engine(plan, engine);
+}
+
+/* A lane that runs on several engines at once uses the time once. */
+static void note_use(const struct model *model, const struct engine_plan *plans, uint64_t elapsed)
+{
+    for (unsigned int e = 0; e < MODEL_ENGINES; e++) {
+        bool counted = !is_used(model, &plans[e], e);
+
+        for (unsigned int before = 0; before < e && !counted; before++)
+            counted = is_used(model, &plans[before], before) &&
+                      plans[before].runners[0].lane == plans[e].runners[0].lane;
+        if (!counted)
+            plans[e].runners[0].lane->used_ns += elapsed;
+    }
+}
+
 static void run_engine(struct model *model, struct engine_plan *plan, unsigned int engine,
                        uint64_t until)
 {
@@ -413,6 +432,7 @@ static void step(struct model *model, uint64_t now)
                 horizon = device->now + plans[e].runners[i].work->remaining;
     }
     until = horizon < now ? horizon : now;
+    note_use(model, plans, until - device->now);
     for (unsigned int e = 0; e < MODEL_ENGINES; e++)
         if (plans[e].count)
             run_engine(model, &plans[e], e, until);

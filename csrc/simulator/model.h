@@ -75,7 +75,8 @@ struct model_busy {
 
 struct model_lane {
     uint64_t enqueued; /* work so far */
-    uint64_t busy_ns;  /* time it has had of the SMs */
+    uint64_t busy_ns;  /* time it has had of the SMs, */
+    uint64_t used_ns;  /* and of any engine */
     uint64_t filled;   /* bit per queue that has work */
     uint64_t head[MODEL_QUEUES];
     uint64_t tail[MODEL_QUEUES];

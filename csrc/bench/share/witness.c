@@ -3,9 +3,9 @@
  *
  *   witness PERIOD_NS      then "FROM UNTIL", ns of CLOCK_MONOTONIC, on standard input
  *
- * Every PERIOD_NS it advances the device to now and prints a line: the time, then PID:BUSY_NS for
- * each process. Work is counted while it runs, not when it is done, and independently of the shim's
- * and the programs' own reports.
+ * Every PERIOD_NS it advances the device to now and prints a line: the time, then PID:USED_NS for
+ * each process: the union of the times in which its kernels and copies ran. Work is counted while it
+ * runs, not when it is done, and independently of the shim's and the programs' own reports.
  */
 #include "clock.h"
 #include "machine.h"
@@ -25,7 +25,7 @@ static void write_down(struct machine *machine)
     for (uint32_t slot = 0; slot < state->slot_limit; slot++)
         if (machine_slot_is_live(machine, slot))
             printf(" %" PRIu32 ":%" PRIu64, state->slots[slot].pid,
-                   state->lanes[DEVICE][slot].busy_ns);
+                   state->lanes[DEVICE][slot].used_ns);
     machine_unlock_device(machine, DEVICE);
     putchar('\n');
 }

@@ -107,6 +107,13 @@ static void copies_run_beside_kernels(void)
     CHECK_EQUAL("a copy beside it", finished(0, in), 5 * MS);
     CHECK_EQUAL("the other direction too", finished(0, out), 5 * MS);
     CHECK_EQUAL("one copy at a time in a direction", finished(0, in_again), 10 * MS);
+    CHECK_EQUAL("the SMs were busy for the kernel", lanes[0].busy_ns, 5 * MS);
+    CHECK_EQUAL("the device was used as long as anything ran", lanes[0].used_ns, 10 * MS);
+    submit(0, UNORDERED + 1, ENGINE_HOST_TO_DEVICE, 2 * MS, 0);
+    submit(2, UNORDERED, ENGINE_SM, 3 * MS, SMS);
+    advance(30 * MS);
+    CHECK_EQUAL("by each lane for itself", lanes[0].used_ns, 12 * MS);
+    CHECK_EQUAL("by each lane for itself", lanes[2].used_ns, 3 * MS);
 }
 
 static void lanes_are_time_sliced(void)

@@ -60,7 +60,7 @@ struct cost *costs_make(struct costs *costs, const struct costs_key *key, int64_
     __atomic_store_n(&cost->tag, 0, __ATOMIC_RELEASE);
     cost->state = COST_GUESSED;
     cost->pending = 0;
-    cost->count = 0;
+    cost->count = cost->mixed = 0;
     *beside_of(costs, cost) = (struct cost_beside) {0};
     if (function->tag == costs_tag(costs_hash(key->function)))
         guess_ns = function->ns;
@@ -114,6 +114,22 @@ static void note_own(struct cost_beside *beside, int64_t ns)
     beside->own_ns = (int32_t) nearer(beside->own_ns, ns, beside->own_of);
 }
 
+/* A shape may have launches of very different length. Such a one is longer than the shortest by
+ * more than others can have had without publishing it; all else may be a wait for them. */
+static void note_mixed(struct cost_beside *beside, int64_t own_ns, int queued)
+{
+    int64_t low = lowest(beside);
+    int longer = own_ns > low + LONG_NS;
+
+    if (longer && !queued)
+        return;
+    beside->longer = (uint8_t) smaller(beside->longer + longer, MANY);
+    beside->mixed_of = (uint32_t) smaller(beside->mixed_of + 1, MANY);
+    beside->mixed_ns = (int32_t) nearer(beside->mixed_ns, longer ? own_ns : low, beside->mixed_of);
+    if (beside->mixed_of == MANY && beside->mixed_ns < low + SHORT_NS / 8)
+        beside->longer = 0; /* there was one, or there are no more */
+}
+
 static void note_beside(struct cost_beside *beside, const struct costs_sample *sample)
 {
     int64_t ns = sample->queued ? sample->ns : sample->most_ns;
@@ -142,8 +158,15 @@ static void note_beside(struct cost_beside *beside, const struct costs_sample *s
     beside->queued |= !!sample->queued;
     if (sample->clock_ns)
         note_clock(beside, sample);
-    if (sample->own_ns && !sample->crowded)
-        note_own(beside, smaller(sample->own_ns, INT32_MAX));
+    if (!sample->own_ns || sample->crowded)
+        return;
+    note_own(beside, smaller(sample->own_ns, INT32_MAX));
+    note_mixed(beside, smaller(sample->own_ns, INT32_MAX), sample->queued);
+}
+
+static int is_mixed(const struct cost_beside *beside)
+{
+    return beside->longer > 1 && beside->mixed_of >= FEW;
 }
 
 /* By the time that others did not have. */
@@ -167,7 +190,7 @@ static int is_uneven(const struct cost_beside *beside)
 
 static int is_sure(const struct cost_beside *beside)
 {
-    return is_always_the_same(beside) ||
+    return is_always_the_same(beside) || is_mixed(beside) ||
            (is_uneven(beside) ? beside->own_of >= EARLY : beside->alike > 1);
 }
 
@@ -189,6 +212,8 @@ static int64_t known_beside(const struct cost_beside *beside)
 
     if (is_always_the_same(beside))
         return smaller(low, beside->own_ns);
+    if (is_mixed(beside))
+        return beside->mixed_ns;
     if (beside->own_of >= EARLY && is_uneven(beside))
         return beside->own_ns;
     if (low >= LONG_NS)
@@ -203,23 +228,52 @@ static int64_t known_beside(const struct cost_beside *beside)
 }
 
 /* A cost measured alone holds until many measurements beside others contradict it. */
+static int is_contradicted(const struct cost *cost, const struct cost_beside *beside, int64_t seen)
+{
+    int64_t known = cost->ns;
+    int doubted = cost->state == COST_DOUBTED;
+
+    return beside->seen >= (doubted ? FEW : MANY) &&
+           within(seen, known - known / (doubted ? ALIKE : CLOSER), known + known / CLOSER) != seen;
+}
+
 static int64_t learn_beside(struct costs *costs, struct cost *cost,
                             const struct costs_sample *sample)
 {
     struct cost_beside *beside = beside_of(costs, cost);
-    int64_t known = cost->ns;
     int64_t seen;
 
     note_beside(beside, sample);
     seen = known_beside(beside);
-    if (cost->state >= COST_DOUBTED) {
-        if (beside->seen < (cost->state == COST_DOUBTED ? FEW : MANY) ||
-            within(seen, known - known / (cost->state == COST_DOUBTED ? ALIKE : CLOSER),
-                   known + known / CLOSER) == seen)
-            return known;
-        cost->state = COST_SEEN;
-    }
+    if (cost->state < COST_DOUBTED)
+        return seen;
+    if (sample->queued && !sample->crowded && sample->own_ns > (int64_t) cost->ns + LONG_NS)
+        cost->state = COST_DOUBTED;
+    if (!is_mixed(beside) && !is_contradicted(cost, beside, seen))
+        return cost->ns;
+    cost->state = COST_SEEN;
     return seen;
+}
+
+/* Of a shape with launches of very different length, those are measured alone that are short. */
+static int64_t learn_alone(struct costs *costs, struct cost *cost,
+                           const struct costs_sample *sample)
+{
+    struct cost_beside *beside = beside_of(costs, cost);
+
+    if (beside->longer && !sample->changed) {
+        beside->low_ns = (uint32_t) smaller(beside->low_ns, sample->ns);
+        note_mixed(beside, smaller(sample->ns, INT32_MAX), 1);
+        if (is_mixed(beside))
+            return beside->mixed_ns;
+    } else {
+        *beside = (struct cost_beside) {0};
+    }
+    cost->count = cost->state != COST_MEASURED || sample->changed
+                      ? 1
+                      : (uint8_t) smaller(cost->count + 1, COSTS_MEAN);
+    cost->state = beside->longer ? COST_DOUBTED : COST_MEASURED;
+    return nearer(cost->ns, sample->ns, cost->count);
 }
 
 static void learn_function(struct costs *costs, const struct cost *cost,
@@ -256,17 +310,12 @@ void costs_learn(struct costs *costs, struct cost *cost, const struct costs_key 
             ns =
                 cost->state == COST_GUESSED ? sample->low_ns : within(cost->ns, sample->low_ns, ns);
     } else {
-        cost->count = cost->state != COST_MEASURED || sample->changed
-                          ? 1
-                          : (uint8_t) smaller(cost->count + 1, COSTS_MEAN);
-        ns = nearer(cost->ns, ns, cost->count);
-        *beside_of(costs, cost) = (struct cost_beside) {0};
+        ns = learn_alone(costs, cost, sample);
     }
     cost->ns = (uint32_t) within(ns, LEAST_NS, MOST_NS);
-    if (sample->alone && !sample->crowded)
-        cost->state = COST_MEASURED;
-    else if (cost->state < COST_DOUBTED)
+    if (cost->state < COST_DOUBTED)
         cost->state = is_sure(beside_of(costs, cost)) ? COST_SURE : COST_SEEN;
+    cost->mixed = cost->state < COST_DOUBTED && is_mixed(beside_of(costs, cost));
     cost->pending = 0;
     learn_function(costs, cost, key);
 }

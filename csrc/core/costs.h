@@ -35,7 +35,7 @@ struct cost {
     uint8_t state;   /* enum cost_state */
     uint8_t pending; /* a launch of it is being measured */
     uint8_t count;   /* measurements without other processes in the mean, up to COSTS_MEAN */
-    uint8_t unused;
+    uint8_t mixed;   /* its launches take very different times: ns is their mean */
     uint32_t ns;
     uint32_t reserved;
 };
@@ -53,9 +53,11 @@ struct cost_beside {
     uint8_t mean_of;        /* number of measurements in mean_ns; */
     uint8_t mean_is_queued; /* all of them were queued, else none */
     uint8_t own_of;         /* number of measurements for which it is known what others had; */
-    uint8_t unused;
-    int32_t own_ns;     /* the mean of the rest, */
-    int32_t own_off_ns; /* and of the deviation from that */
+    uint8_t longer;         /* of those, measurements longer by more than a time slice; */
+    int32_t own_ns;         /* the mean of the rest, */
+    int32_t own_off_ns;     /* and of the deviation from that */
+    int32_t mixed_ns;       /* mean with the shortest in place of all that are not longer */
+    uint32_t mixed_of;
 };
 
 struct costs {

@@ -28,6 +28,9 @@
  * to another, for a time that is not reported anywhere. */
 #define ROW_ERROR_PART 8
 
+/* The most that is carried from pieces of mixed length to later ones. */
+#define CARRIED_NS (20 * MILLISECOND)
+
 /* Amount of work over which the overlap of streams is averaged. */
 #define OVERLAP_NS (40 * MILLISECOND)
 
@@ -240,15 +243,23 @@ static int64_t taken_beside(const struct governor *governor, const struct govern
     return within(expected, 0, bounds.most);
 }
 
-static int64_t taken_of(const struct governor *governor, const struct governor_piece *piece,
+/* Pieces whose launches take very different times are expected to take the mean of those. What the
+ * bounds of the short ones leave of it is charged to the long ones. */
+static int64_t taken_of(struct governor *governor, const struct governor_piece *piece,
                         const struct clock_view *clock, int alone, uint64_t now)
 {
     struct bounds bounds = bounds_of(piece);
+    struct governor_piece due = *piece;
+    int64_t taken;
 
-    if (alone)
-        return within(piece->expected_ns, bounds.least, bounds.most);
-    return taken_beside(governor, piece, bounds,
-                        clock_rate(clock, piece->from_ns, piece->until_ns, now));
+    if (piece->mixed)
+        due.expected_ns += governor->carried_ns;
+    taken = alone ? within(due.expected_ns, bounds.least, bounds.most)
+                  : taken_beside(governor, &due, bounds,
+                                 clock_rate(clock, piece->from_ns, piece->until_ns, now));
+    if (piece->mixed)
+        governor->carried_ns = within(due.expected_ns - taken, -CARRIED_NS, CARRIED_NS);
+    return taken;
 }
 
 static void grow(struct governor *governor, int64_t ns)

@@ -37,7 +37,8 @@ struct governor_piece {
     uint64_t given_ns; /* the driver had all of it: from here on it ran without a gap */
     uint64_t until_ns; /* when it was done */
     int64_t expected_ns;
-    int guessed;       /* the cost of some of it was unknown */
+    int guessed;       /* the cost of some of it was unknown, */
+    int mixed;         /* or is the mean of very different ones */
     int sure;          /* the cost of all of it was known, without a guess at what others had */
     int joins;         /* its stream went on from the piece before it without a gap */
     int crowded;       /* other streams had work, too: it may have waited for them */
@@ -86,6 +87,7 @@ struct governor {
     int64_t beside_ns;      /* and over all but the one that ends last */
     uint32_t overlap;       /* the streams' union relative to that sum, of CLOCK_WHOLE; 0: all */
     int64_t apart_ns, together_ns; /* recently: the sum, and the union */
+    int64_t carried_ns; /* what pieces of mixed length were expected to take, and have not taken */
     uint32_t ratio; /* time that work takes beside others / expected time, of CLOCK_WHOLE; 0: 1 */
     uint64_t crowded_ns; /* when several streams last had work at the same time */
     int64_t doubt_ns;    /* for so long rows were too short to confirm the ratio */

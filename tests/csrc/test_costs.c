@@ -339,6 +339,42 @@ static void test_work_with_some_short_runs_takes_the_mean(void)
     CHECK("not the shortest", expected(key) > MS && expected(key) < 2 * MS);
 }
 
+static void learn_in_turn(struct costs_key key, int64_t ns, int64_t own_ns, int queued)
+{
+    learn(key, (struct costs_sample) {
+                   .ns = ns, .most_ns = ns, .clock_ns = ns, .own_ns = own_ns, .queued = queued});
+}
+
+/* Two kernels under one name: the long one is never measured alone, and the device is idle before
+ * the short one, which always takes the same time. */
+static void test_long_runs_beside_contradict_short_ones_alone(void)
+{
+    struct costs_key key = costs_key(0x5810, 8);
+
+    for (int i = 0; i < 40; i++) {
+        learn(key, (struct costs_sample) {.ns = 150 * US, .most_ns = 150 * US, .alone = 1});
+        learn_in_turn(key, 8 * MS, 7800 * US, 1);
+        learn_in_turn(key, 150 * US, 148 * US, 0);
+        learn_in_turn(key, 7900 * US, 7800 * US, 1);
+    }
+    CHECK("the mean of all", expected(key) > 7 * MS / 2 && expected(key) < 5 * MS);
+    for (int i = 0; i < 400; i++)
+        learn(key, (struct costs_sample) {.ns = 150 * US, .most_ns = 150 * US, .alone = 1});
+    CHECK("if only short ones are left, these", is_near(expected(key), 150 * US));
+}
+
+/* A launch in an idle stream waits for a time slice of others, who report too little. */
+static void test_waits_for_a_time_slice_do_not_contradict_a_time_alone(void)
+{
+    struct costs_key key = costs_key(0x5820, 8);
+
+    learn(key, (struct costs_sample) {.ns = 5 * US, .most_ns = 5 * US, .alone = 1});
+    learn_in_turn(key, 5 * US, 4 * US, 1);
+    for (int i = 0; i < 30; i++)
+        learn_in_turn(key, (100 + 60 * (i % 15)) * US, (90 + 60 * (i % 15)) * US, 0);
+    CHECK("it holds", is_near(expected(key), 5 * US));
+}
+
 /* The time of others is known only to within a part of a turn. */
 static void test_short_work_takes_its_shortest_time_if_others_are_uncertain(void)
 {
@@ -643,6 +679,8 @@ int main(void)
         test_known_time_of_others_is_subtracted,
         test_varying_work_takes_the_mean,
         test_work_with_some_short_runs_takes_the_mean,
+        test_long_runs_beside_contradict_short_ones_alone,
+        test_waits_for_a_time_slice_do_not_contradict_a_time_alone,
         test_short_work_takes_its_shortest_time_if_others_are_uncertain,
         test_idle_stream_measurements_weigh_less,
         test_launch_latency_is_subtracted_only_without_better_data,

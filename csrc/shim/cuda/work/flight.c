@@ -294,6 +294,7 @@ int flight_begin(struct flight_lane *lane, const struct costs_key *key, struct c
     lane->open.waits |= waits;
     lane->open.guessed |= cost->state == COST_GUESSED;
     lane->open.unsure |= cost->state < COST_SURE;
+    lane->open.mixed |= cost->mixed;
     if (!sample)
         return 0;
     if (sampled++ % EMPTY_EVERY == 0 || sampled < EMPTY_FIRST)
@@ -303,6 +304,7 @@ int flight_begin(struct flight_lane *lane, const struct costs_key *key, struct c
     lane->open.key = *key;
     lane->open.guessed = cost->state == COST_GUESSED;
     lane->open.unsure = cost->state < COST_SURE;
+    lane->open.mixed = cost->mixed;
     lane->sampled_ns = now;
     cost->pending = 1;
     return 1;

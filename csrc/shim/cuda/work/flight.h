@@ -43,7 +43,8 @@ struct flight_piece {
     int64_t expected_ns;
     int waits;         /* it has not begun until the mark before it was passed */
     int guessed;       /* the cost of some of it was unknown, */
-    int unsure;        /* or not known for sure */
+    int unsure;        /* or not known for sure, */
+    int mixed;         /* or very different from launch to launch */
     struct cost *cost; /* of the shape if it is a single launch (a sample); or NULL */
     struct costs_key key;
     int crowded;  /* other streams had work when it began */

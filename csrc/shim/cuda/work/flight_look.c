@@ -72,6 +72,7 @@ static void finish(struct flight_lane *lane, struct flight_piece *piece, uint64_
                                   .expected_ns = piece->expected_ns,
                                   .joins = joins,
                                   .guessed = piece->guessed,
+                                  .mixed = piece->mixed,
                                   .sure = !piece->unsure,
                                   .crowded = piece->crowded};
     int64_t marks = sampling_mark_ns();

@@ -230,7 +230,7 @@ bench-share: build $(VENV)/.test-tools ## whether each container gets its share 
 	@$(BIN)/python benchmarks/share.py $(BENCHFLAGS)
 
 bench-replay: build $(VENV)/.test-tools ## recorded launches of real programs under shares
-	@$(BIN)/python benchmarks/replay.py $(BENCHFLAGS)
+	@$(BIN)/python benchmarks/replay.py --record $(BENCHFLAGS)
 
 bench-sidecar: build $(VENV)/.cluster-tools ## how soon sidecars are ended, and how many, in a real cluster
 	@BIN=$(BIN) tests/e2e/run -- $(BIN)/python benchmarks/sidecar.py $(BENCHFLAGS)

@@ -21,6 +21,7 @@ import figures
 import goals
 import gputable
 import host
+import replaytable
 import sharetable
 import sidecartable
 
@@ -35,6 +36,7 @@ CALLS = DOCS / "performance-calls.svg"
 GOALS = DOCS / "performance-goals.svg"
 ERRORS = DOCS / "performance-shares.svg"
 OVER_TIME = DOCS / "performance-settling.svg"
+REPLAYS = DOCS / "performance-replays.svg"
 SIDECAR_PAGE = DOCS / "sidecar.md"
 MEASURED = "measured"
 SHOWN = ("async 280 us", "async 8 ms")  # in the picture over time
@@ -147,17 +149,22 @@ def main() -> int:
     options = parser.parse_args()
     record, shares = host.last(), host.last("share")
     rows, shared = read(record), load(shares)
+    replays = host.last("replay")
+    replayed = load(replays)
     ends = sidecartable.of_record(host.last("sidecar"))
     page, sidecar_page = PAGE.read_text(), SIDECAR_PAGE.read_text()
     if options.check:
         drawn = [(CALLS, [record]), (GOALS, [record]), (ERRORS, [shares]), (OVER_TIME, [shares])]
+        drawn.append((REPLAYS, [replays]))
         drawn += [(cost.picture, cost.records) for cost in COSTS if cost.drawn]
         current = all(named(them) in path.read_text() for path, them in drawn)
         shown = table(rows) in page and sharetable.table(shared) in page and ends in sidecar_page
+        shown = shown and replaytable.table(replayed) in page
         costs = all(cost.shown() in cost.page.read_text() for cost in COSTS)
         return 0 if current and shown and costs and ON_GPUS.is_current() else 1
     import goalpictures  # only what draws needs matplotlib
     import pictures
+    import replaypictures
     import sharepictures
 
     pictures.draw_calls(rows, CALLS, record.name)
@@ -169,7 +176,9 @@ def main() -> int:
         if row["series"] and row["name"].endswith(tuple(f": {program}" for program in SHOWN))
     ]
     sharepictures.draw_over_time(over_time, OVER_TIME, shares.name)
+    replaypictures.draw(replaytable.lines(replayed), REPLAYS, replays.name)
     page = replace_table(page, table(rows))
+    page = replace_between(page, "replays", replaytable.table(replayed))
     PAGE.write_text(replace_between(page, "shares", sharetable.table(shared)))
     SIDECAR_PAGE.write_text(replace_between(sidecar_page, MEASURED, ends))
     for cost in COSTS:

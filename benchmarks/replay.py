@@ -1,9 +1,10 @@
 """Replay of recorded launches of real programs under a share: overhead, and accuracy of the share.
 
-Each trace is played on the bare simulated driver and without a share under the shim, then alone at
-each vcore; with --pair, beside another one. The traces are in a folder that is no part of
-this project: PYVGPU_TRACES, or shared/traces beside the checkout; synthetic.py makes others with
-the same figures. Time is virtual, so other load changes nothing but how long it takes.
+Each trace is played on the bare simulated driver and under the shim without a share, then alone at
+each vcore; with --pair, beside another one, and the same pair on the bare driver, a control. The
+traces are in a folder that is no part of this project: PYVGPU_TRACES, or shared/traces beside the
+checkout; synthetic.py makes others with the same figures. Time is virtual, so other load changes
+nothing but how long it takes. `make bench-replay` plays all of it and records it.
 
     benchmarks/replay.py resnet-v100-eager bert-h100-forward --vcore 25 50
     benchmarks/replay.py resnet-v100-eager rec-a100-nccl --pair
@@ -24,6 +25,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import host
 import launchtrace
 import laws
 import synthetic
@@ -48,6 +50,10 @@ OVER_POINTS = 2.0
 FREE_RATIO = 1.01
 LONG_WITNESS_NS = 1_000_000
 WITNESSED = 400  # moments, at least
+RECORDED = (
+    "trace", "vcore", "beside", "times", "bare_ms", "bare_busy", "made_ms", "to_ideal",
+    "control_to_ideal", "held", "longest_ms", "bare_longest_ms", "disorder", "faults",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,6 +74,7 @@ class Player:
     def __init__(self, law: laws.Law, cache: Path) -> None:
         self._law, self._cache = law, cache
         self._bare: dict[tuple[str, int], playback.Played] = {}
+        self._beside: dict[tuple[str, ...], list[playback.Played]] = {}
 
     def play(self, *parts: playback.PlayedProgram, length_ns: int) -> list[playback.Played]:
         """Play the parts beside each other; *length_ns*: of the shortest."""
@@ -81,6 +88,15 @@ class Player:
             length = piece.trace.duration * times
             self._bare[key] = self.play(piece.part(None, times), length_ns=length)[0]
         return self._bare[key]
+
+    def bare_pair(self, pieces: Sequence[Piece], times: Sequence[int]) -> list[playback.Played]:
+        """Play pieces beside each other on the driver."""
+        key = tuple(piece.trace.name for piece in pieces)
+        if key not in self._beside:
+            length = min(p.trace.duration * n for p, n in zip(pieces, times, strict=True))
+            parts = [piece.part(None, count) for piece, count in zip(pieces, times, strict=True)]
+            self._beside[key] = self.play(*parts, length_ns=length)
+        return self._beside[key]
 
 
 def alone(player: Player, piece: Piece, vcore: int | None, times: int) -> list[dict[str, Any]]:
@@ -124,6 +140,7 @@ def pair(
     bare = [player.bare(piece, count) for piece, count in zip(pieces, times, strict=True)]
     parts = [p.part(v, n) for p, v, n in zip(pieces, vcores, times, strict=True)]
     played = player.play(*parts, length_ns=min(each.makespan_ns for each in bare))
+    controls = player.bare_pair(pieces, times)
     both = min(each.makespan_ns for each in played)
     rows = []
     for number, (had, own) in enumerate(zip(played, bare, strict=True)):
@@ -147,6 +164,7 @@ def pair(
                 "made_ms": had.makespan_ns / 1e6,
                 "ideal_ms": ideal / 1e6,
                 "to_ideal": had.makespan_ns / ideal,
+                "control_to_ideal": controls[number].makespan_ns / ideal,
                 "held": held,
                 **_figures(had, own),
                 "faults": faults,
@@ -194,7 +212,7 @@ def heading() -> str:
     """Return the heading of the table."""
     return (
         f"{'trace':26}{'vcore':>6}{'bare ms':>9}{'busy %':>7}{'ms':>9}{'ideal':>9}"
-        f"{'/ideal':>8}{'of all runs':>14}{'held %':>8}{'longest ms':>14}"
+        f"{'/ideal':>8}{'control':>8}{'of all runs':>14}{'held %':>8}{'longest ms':>14}"
         f"{'>10 ms':>8}{'us/launch':>13}{'wall s':>7}"
     )
 
@@ -207,9 +225,10 @@ def line(row: dict[str, Any]) -> str:
     launch = f"{row['launch_us']:.1f} ({row['bare_launch_us']:.1f})"
     vcore = row["vcore"] or "none"
     spread = f"{row['least_to_ideal']:.3f}-{row['most_to_ideal']:.3f}"
+    control = f"{row['control_to_ideal']:.3f}" if row.get("control_to_ideal") else ""
     return (
         f"{name:26}{vcore:>6}{row['bare_ms']:9.1f}{row['bare_busy']:7.1f}{row['made_ms']:9.1f}"
-        f"{row['ideal_ms']:9.1f}{row['to_ideal']:8.3f}{spread:>14}{row['held']:8.1f}{longest:>14}{slow:>8}"
+        f"{row['ideal_ms']:9.1f}{row['to_ideal']:8.3f}{control:>8}{spread:>14}{row['held']:8.1f}{longest:>14}{slow:>8}"
         f"{launch:>13}{row['wall_s']:7.1f}  {'; '.join(row['faults'])}"
     )
 
@@ -249,13 +268,28 @@ def main() -> int:
         own = [f"{PATTERN}{name}" for name in synthetic.names()]
         names = options.traces or [*own, *recorded]
         with tempfile.TemporaryDirectory() as cache:
-            rows = _run(names, Player(law, Path(cache)), options, console)
+            player = Player(law, Path(cache))
+            rows = _run(names, player, options, console)
+            if options.record:
+                options.pair, options.vcores = True, PAIRS
+                rows += _run(names, player, options, console)
     except (errors.PyVgpuError, OSError) as exc:
         print(f"replay: {exc}", file=sys.stderr)
         return 70
+    if options.record:
+        host.keep(host.stamped({"law": str(law), "rows": [brief(row) for row in rows]}), "replay")
     if options.json:
         print(json.dumps({"law": str(law), "rows": rows}, indent=1))
     return 1 if any(row["faults"] for row in rows) else 0
+
+
+def brief(row: dict[str, Any]) -> dict[str, Any]:
+    """Return what is recorded of a row."""
+    return {
+        key: round(row[key], 3) if type(row[key]) is float else row[key]
+        for key in RECORDED
+        if key in row
+    }
 
 
 def _run(
@@ -307,6 +341,7 @@ def _parse_options() -> argparse.Namespace:
         help="play each row so often; the median counts",
     )
     add("--json", action="store_true", help="print the whole record")
+    add("--record", action="store_true", help="alone and in pairs, recorded")
     options = parser.parse_args()
     if options.runs < 1:
         parser.error(f"--runs {options.runs}: must be 1 or more, such as 3")

@@ -74,6 +74,35 @@ def test_files_are_proposed_for_commands(propose, monkeypatch, tmp_path):
     assert propose("pyvgpu replay tr") == {"train.py"}
 
 
+@pytest.mark.parametrize(
+    "given", ["run", "run --", "run --vcore 30 --no-namespace", "cdi --vmemory 8GiB --"]
+)
+def test_programs_of_path_are_proposed_for_a_run(propose, monkeypatch, tmp_path, given):
+    program = tmp_path / "programs" / "test-pyvgpu-program"
+    program.parent.mkdir()
+    program.touch(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    assert propose(f"pyvgpu {given} test-pyvgpu-") == {program.name}
+
+
+def test_options_of_a_run_are_not_proposed_for_its_program(propose):
+    assert "--vcore" not in propose("pyvgpu run -- test-pyvgpu-program --v")
+
+
+@pytest.mark.parametrize("shell", completion.SHELLS)
+def test_the_program_is_completed_as_without_a_run(shell, tmp_path):
+    text = completion.script(shell)
+    if shell == "bash":
+        library = Path("/usr/share/bash-completion/bash_completion")
+        if not library.exists():
+            pytest.skip("no bash-completion here: apt-get install bash-completion")
+        text = f"source {library}\n{text}"
+    script = tmp_path / "pyvgpu"
+    script.write_text(text)
+    line = "pyvgpu run --vcore 30 -- pyvgpu set train --policy "
+    assert getattr(shells, shell)(script, line) == {"hard", "elastic"}
+
+
 def test_nothing_is_proposed_for_free_values(propose):
     assert propose("pyvgpu doctor --agent ") == set()
 

@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _BASH = """
+compopt() { :; }  # it works only in a completion that a key has started
 source "$1"
 read -ra COMP_WORDS <<< "$2"; [[ $2 != *" " ]] || COMP_WORDS+=("")
 COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+COMP_LINE=$2
+COMP_POINT=${#2}
 how=$(complete -p pyvgpu | sed 's/.*-F \\([^ ]*\\).*/\\1/')
 "$how" pyvgpu "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
 printf '%s\\n' "${COMPREPLY[@]}"

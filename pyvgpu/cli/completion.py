@@ -125,7 +125,8 @@ def script(shell: str) -> str:
 
 def _complete_programs(parser: argparse.ArgumentParser) -> str:
     """Return a function of bash that finds COMMAND, and has bash complete it."""
-    starters, flags: set[str] = set()
+    starters: list[str] = []
+    flags: set[str] = set()
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, command in action.choices.items():

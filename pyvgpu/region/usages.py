@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 USAGE_BYTES: int = ffi.sizeof("struct usage_file")
-_TRIES = 100  # attempts to read a ledger without undecided charges
+_TRIES = 100  # attempts to find all charges of a ledger decided
+_READS = 5  # of the whole ledger
 _LINKS: int = ffi.integer_const("REGION_LINKS")
 _LINKS_SINCE = 2  # the layout
 
@@ -162,13 +163,26 @@ def read_figures(file: int, devices: int) -> tuple[int, tuple[DeviceUsage, ...]]
 
 
 def read_settled_usage(file: int, devices: int = layout.DEVICES) -> Usage:
-    """Retry :func:`read_usage` until there are no undecided charges, up to a limit."""
+    """Retry :func:`read_usage` until there are no undecided charges, up to a limit.
+
+    A retry waits for the charges alone: in a damaged file they may stay undecided, and reading all
+    of its links takes long, while callers hold the lock of the machine's reservations.
+    """
     usage = read_usage(file, devices)
-    for _ in range(_TRIES):
-        if not usage.undecided:
+    tries = iter(range(_TRIES))
+    for _ in range(_READS - 1):
+        if not usage.undecided or all(_is_undecided(file, devices) for _ in tries):
             break
         usage = read_usage(file, devices)
     return usage
+
+
+def _is_undecided(file: int, devices: int) -> bool:
+    """Return whether any live process has a charge that is still undecided."""
+    alive = slots_alive(file)
+    end = 8 * (alive[-1] + 1) if alive else 0
+    rows = (memoryview(layout.USAGE.read(file, end, at)).cast("Q") for at in _CHARGED[:devices])
+    return any(row[slot] > layout.BYTES for row in rows for slot in alive)
 
 
 def read_compute(file: int, devices: int) -> tuple[Compute, ...]:

@@ -2,6 +2,7 @@ import dataclasses
 import os
 import struct
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -215,6 +216,30 @@ def test_usage_counts_live_slots_alone(folder):
         usage, (2000).to_bytes(8, "little"), ffi.offsetof("struct usage_file", "charged") + 24
     )
     assert not region.read_usage(reader).undecided
+    os.close(reader)
+    os.close(usage)
+
+
+def test_charges_that_stay_undecided_are_not_read_with_all_links_each_time(folder):
+    """As in a file that a program filled with garbage, whose links take long to read."""
+    os.close(region.create(folder, "1.0", [a_share()]))
+    usage = os.open("usage", os.O_RDWR, dir_fd=folder)
+    charged = ffi.offsetof("struct usage_file", "charged")
+    os.pwrite(usage, b"\xff" * 8, charged + 8 * 2)
+    assert locks.take(usage, ffi.integer_const("USAGE_LOCK_SLOT") + 2)
+    reader = os.open("usage", os.O_RDONLY, dir_fd=folder)
+    reads = []
+
+    def count(frame, event, _):
+        if event == "call" and frame.f_code is region.read_usage.__code__:
+            reads.append(frame)
+
+    sys.setprofile(count)
+    try:
+        assert region.read_settled_usage(reader).undecided
+    finally:
+        sys.setprofile(None)
+    assert len(reads) < 10
     os.close(reader)
     os.close(usage)
 

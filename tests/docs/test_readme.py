@@ -1,7 +1,8 @@
 """Every command in a ```console block of README.md and docs/ runs and prints the shown output.
 
-A block is one shell session. Lines after "$ " are commands, "> " continues one, anything else is
-output, in which "..." matches any text.
+A block is one shell session, together with following blocks below `<!-- same session -->`. Lines
+after "$ " are commands, "> " continues one, anything else is output, in which "..." matches any
+text.
 """
 
 import doctest
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import rights
+import waiting
 from generator import pages
 
 from pyvgpu.cli import top
@@ -25,10 +27,13 @@ AS_SHOWN = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SAME = re.compile(
+    r"^```\n(?:(?!```).)*?^<!-- same session -->\n+```console\n", re.MULTILINE | re.DOTALL
+)
 BLOCKS = [
     pytest.param(match[1], id=f"{page.stem}-{index}")
     for page in PAGES
-    for index, match in enumerate(BLOCK.finditer(page.read_text()))
+    for index, match in enumerate(BLOCK.finditer(SAME.sub("", page.read_text())))
 ]
 
 
@@ -78,7 +83,7 @@ def test_commands_print_what_the_page_shows(block, environment):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=120,
+        timeout=waiting.WHOLE,
         check=False,
     )
     results = ran.stdout.split(MARK)

@@ -27,15 +27,27 @@ def main_is_done(pod: dict[str, Any]) -> bool:
 
 
 def started(space: rig.Space, *containers: dict[str, Any], **spec: Any) -> dict[str, Any]:
-    """Create a pod; return it when its main container is done and its sidecar runs."""
+    """Create a pod; return it when its main container is done and its sidecar is ready."""
     space.create("pods", rig.pod("p", *containers, **spec))
-    return space.until("pods", "p", main_is_done)
+    return _when_ready(space, space.until("pods", "p", main_is_done))
 
 
 def started_job(space: rig.Space, template: dict[str, Any], **spec: Any) -> dict[str, Any]:
     """Do the same with a Job; return its first pod."""
     space.create("jobs", rig.job("j", template, **spec))
-    return space.until_any("pods", "batch.kubernetes.io/job-name=j", main_is_done)
+    pod = space.until_any("pods", "batch.kubernetes.io/job-name=j", main_is_done)
+    return _when_ready(space, pod)
+
+
+def _when_ready(space: rig.Space, pod: dict[str, Any]) -> dict[str, Any]:
+    """Return *pod* when its sidecar has set its trap, if it sets one.
+
+    A container counts as running before its shell has read the script.
+    """
+    (side,) = (entry for entry in pod["spec"]["containers"] if entry["name"] == "side")
+    if side.get("command", [""])[-1].startswith("trap"):
+        space.first_line(pod["metadata"]["name"], "side")
+    return pod
 
 
 def swap(space: rig.Space, pod: dict[str, Any], **annotations: str) -> None:

@@ -41,9 +41,10 @@ SECONDS = 150  # timeout of every wait, for busy cores; no test waits this long 
 
 # Sidecars' reactions to SIGTERM; the shell is PID 1, which SIGTERM does not end by default.
 RUNS = "while true; do sleep 0.1; done"
-ENDS_WITH_0 = f"trap 'exit 0' TERM; {RUNS}"
-ENDS_WITH_143 = f"trap 'exit 143' TERM; {RUNS}"
-IGNORES_TERM = f"trap '' TERM; {RUNS}"
+# Until it has set its trap, a SIGTERM is lost: it then writes a line.
+ENDS_WITH_0 = f"trap 'exit 0' TERM; echo ready; {RUNS}"
+ENDS_WITH_143 = f"trap 'exit 143' TERM; echo ready; {RUNS}"
+IGNORES_TERM = f"trap '' TERM; echo ready; {RUNS}"
 
 
 class NotSeenError(AssertionError):

@@ -297,7 +297,7 @@ VARIABLES: tuple[Row, ...] = (
     (
         simulator.BASE_VARIABLE,
         "`pyvgpu` with `--simulate`",
-        "the folder of simulated machines; default `/tmp/pyvgpu-simulated-<uid>`",
+        "the folder of simulated machines; default `/dev/shm/pyvgpu-simulator-<uid>`, or in `/tmp`",
     ),
     (
         simulator.MACHINE_VARIABLE,

@@ -22,7 +22,7 @@ _EXAMPLES = """\
 examples:
   pyvgpu uninstall --dry-run
   pyvgpu uninstall
-  sudo pyvgpu uninstall
+  sudo env "PATH=$PATH" pyvgpu uninstall
 """
 
 

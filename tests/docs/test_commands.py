@@ -75,7 +75,7 @@ def target_of(words):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_documented_options_exist(page):
     for words in commands(page):
-        while words and re.match(r"[A-Z_]+=|sudo$|do$|until$|exec$|grep$", words[0]):
+        while words and re.match(r"[A-Z_]+=|sudo$|env$|do$|until$|exec$|grep$", words[0]):
             words = words[1:]
         given = words[1:] if words[:1] == ["pyvgpu"] else words[2:]
         called = words[:1] == ["pyvgpu"] or words[:2] == ["kubectl", "vgpu"]
@@ -84,6 +84,13 @@ def test_documented_options_exist(page):
                 parse(words)
             except errors.UsageError as exc:
                 pytest.fail(f"{page.name}: {' '.join(words)}: {exc}")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_root_finds_pyvgpu_where_the_pages_install_it(page):
+    """Sudo searches only its secure_path, in which a virtual environment is not."""
+    for words in commands(page):
+        assert words[:2] != ["sudo", "pyvgpu"], " ".join(words)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

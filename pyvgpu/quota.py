@@ -35,6 +35,14 @@ class TimePolicy(WordEnum):
     ELASTIC = 1  # above vcore while the device is otherwise idle
 
 
+class Isolation(WordEnum):
+    """The means that hold a tenant to its quota."""
+
+    QUOTA = 0  # the shim alone: vcore is device time
+    HARDWARE = 1  # a MIG device of its own
+    MPS = 2  # kernels of several tenants run together: vcore is SMs
+
+
 class Priority(WordEnum):
     """Priority among the tenants of a device."""
 

@@ -96,6 +96,7 @@ GAIA_ASSIGNED_ANNOTATION = f"{GAIA_DOMAIN}/gpu-assigned"  # on a pod: it has got
 VCORE_POLICY_ANNOTATION = f"{DOMAIN}/vcore-policy"  # hard or elastic
 VCORE_LIMIT_ANNOTATION = f"{DOMAIN}/vcore-limit"  # the most that elastic may reach
 PRIORITY_ANNOTATION = f"{DOMAIN}/priority"  # low, normal or high, on the device
+MIG_ANNOTATION = f"{DOMAIN}/mig"  # a MIG profile, such as 1g.10gb
 ISOLATION_ANNOTATION = f"{DOMAIN}/isolation"  # quota, hardware or mps
 HAMI_PRIORITY_VARIABLE = "CUDA_TASK_PRIORITY"  # 0: high, more: low
 GAIA_LIMIT_ANNOTATION = f"{GAIA_DOMAIN}/vcuda-core-limit"

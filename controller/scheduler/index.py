@@ -38,6 +38,7 @@ class RefusalReason(enum.Enum):
     FEW = "too few devices with room"
     APART = "no devices with room are close enough to each other"
     TOGETHER = "no room for all containers together"
+    PLACES = "no place for the MIG instances"
 
     @property
     def passes(self) -> bool:
@@ -46,7 +47,13 @@ class RefusalReason(enum.Enum):
 
 
 _PASSING = frozenset(
-    {RefusalReason.TAKEN, RefusalReason.FEW, RefusalReason.APART, RefusalReason.TOGETHER}
+    {
+        RefusalReason.TAKEN,
+        RefusalReason.FEW,
+        RefusalReason.APART,
+        RefusalReason.TOGETHER,
+        RefusalReason.PLACES,
+    }
 )
 
 
@@ -124,6 +131,8 @@ class Meaning:
             or pod_placement.find(free, pod, patience) is not None
         ):
             return code
+        if pod.selector.mig:
+            return codes.PLACES
         return codes.TOGETHER if len(pod.containers) > 1 else codes.APART
 
 

@@ -72,6 +72,11 @@ def rewrite(draft: drafts.Draft, asked: pod_request.PodRequest, unit: int) -> Re
             "--claims"
         )
     wish, choice = _wish_of(annotations), device_selector.read(annotations)
+    if choice.selector.mig:
+        raise errors.UsageError(
+            f"{names.MIG_ANNOTATION} or {names.ISOLATION_ANNOTATION} hardware: MIG instances are "
+            "not created for claims; valid would be a namespace without --claims"
+        )
     containers = pod_request.called(asked, pod_request.pod_of(asked.shape, unit)).containers
     specs: Specs = {}
     held: dict[str, str] = {}  # the name of each container's claim in the pod

@@ -10,7 +10,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, quantity
-from pyvgpu.allocator import amounts, elastic
+from pyvgpu.allocator import amounts, elastic, mig_placement
 from pyvgpu.controller.scheduler import pod_request
 from pyvgpu.controller.webhook import (
     claim_conversion,
@@ -94,7 +94,9 @@ def validation(rules: Rules, devices: Devices) -> review.Mutation:
         # Static pods, which a node's administrator defines by files, are not refused.
         why = asked.trouble if asked else ""
         if not why and not request.by_a_node:
-            why = _why_not(request, asked, rules)
+            why = _why_not(request, asked, rules) or (
+                _why_no_instance(asked, rules, devices()) if asked else ""
+            )
         if why:
             return review.Review(refusal=why)
         return review.Review(warnings=_too_large(asked, rules, devices()) if asked else ())
@@ -208,6 +210,19 @@ def _has_share(pod: Object, asked: pod_request.PodRequest | None, rules: Rules) 
     if asked is None or asked.trouble:
         return False
     return any(not need.whole for _, need in _needs(asked, rules))
+
+
+def _why_no_instance(
+    asked: pod_request.PodRequest, rules: Rules, devices: Sequence[datatypes.NodeDevice]
+) -> str:
+    """Return why no known GPU can give the MIG instances of a pod, with the valid profiles."""
+    wanted = asked.shape.selector.mig
+    kinds = tuple(mig_placement.profiles_of(devices)) if wanted else ()
+    for name, need in _needs(asked, rules) if kinds else ():
+        wrong = [mig_placement.mismatch(profiles, wanted, need) for profiles in kinds]
+        if all(wrong):
+            return f"container {name}: no GPU serves it: one {'; one '.join(wrong)}"
+    return ""
 
 
 def _too_large(

@@ -21,7 +21,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors, names
-from pyvgpu.allocator import datatypes
+from pyvgpu.allocator import datatypes, mig_placement
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     Shares = Mapping[str, Sequence[datatypes.NodeShare]]  # by container
 
 VERSION = 1
+_FOR_INSTANCES = "it is for MIG instances that pods request"
+_MOST_SLICES = 64  # of memory, of one GPU
 LEAST_KEY_BYTES = hashlib.sha256().digest_size
 LONGEST = 1 << 18  # Kubernetes' limit for all annotations of an object
 
@@ -74,9 +76,11 @@ def publish(node: Published) -> str:
                     for uuid, link in one.links.items()
                     if uuid in at
                 },
-                "health": one.unhealthy,
+                # Readers that know no instances must not place shares on this GPU.
+                "health": one.unhealthy or (_FOR_INSTANCES if one.profiles else ""),
                 "cordoned": one.cordoned,
                 "allocatedBy": one.allocated_by,
+                **_instances(one),
             }
             for one in node.devices
         ],
@@ -190,15 +194,73 @@ def _parse(text: str, option: str) -> dict[str, Any]:
 
 def _dump(shares: Shares) -> dict[str, list[dict[str, object]]]:
     return {
-        container: [{"uuid": one.uuid, "vcore": one.vcore, "bytes": one.vmemory} for one in parts]
+        container: [
+            {
+                "uuid": one.uuid,
+                "vcore": one.vcore,
+                "bytes": one.vmemory,
+                **({"mig": one.mig} if one.mig else {}),
+            }
+            for one in parts
+        ]
         for container, parts in shares.items()
     }
+
+
+def _instances(device: datatypes.NodeDevice) -> dict[str, object]:
+    if not device.profiles:
+        return {}
+    return {
+        "mig": [
+            {
+                "name": one.name,
+                "id": one.id,
+                "bytes": one.memory_bytes,
+                "sms": one.sms,
+                "slices": one.slices,
+                "size": one.size,
+                "most": one.most,
+                "starts": list(one.starts),
+            }
+            for one in device.profiles
+        ],
+        "taken": list(device.taken),
+    }
+
+
+def _profile(found: Mapping[str, Any]) -> datatypes.MigProfile:
+    starts = tuple(_number(start) for start in found["starts"])
+    most = max(starts, default=0)
+    if most > _MOST_SLICES or _number(found["size"], 1) > _MOST_SLICES:
+        raise ValueError("memory slices")
+    return datatypes.MigProfile(
+        _word(found["name"]),
+        _number(found["id"]),
+        _number(found["bytes"], 1),
+        _number(found["sms"], 1),
+        _number(found["slices"], 1),
+        found["size"],
+        _number(found["most"], 1),
+        starts,
+    )
+
+
+def _place(text: object) -> str:
+    word = _word(text)
+    if word:
+        mig_placement.split(word)
+    return word
 
 
 def _load(found: Mapping[str, Any]) -> dict[str, tuple[datatypes.NodeShare, ...]]:
     return {
         _word(container): tuple(
-            datatypes.NodeShare(_word(one["uuid"]), _number(one["vcore"]), _number(one["bytes"]))
+            datatypes.NodeShare(
+                _word(one["uuid"]),
+                _number(one["vcore"]),
+                _number(one["bytes"]),
+                _place(one.get("mig", "")),
+            )
             for one in parts
         )
         for container, parts in found.items()
@@ -209,6 +271,10 @@ def _device(found: Mapping[str, Any], uuids: Mapping[str, str]) -> datatypes.Nod
     cordoned = found.get("cordoned", False)
     if type(cordoned) is not bool:
         raise TypeError("cordoned")
+    profiles = tuple(map(_profile, found.get("mig", ())))
+    unhealthy = _word(found.get("health", ""))
+    if profiles and unhealthy == _FOR_INSTANCES:
+        unhealthy = ""
     return datatypes.NodeDevice(
         uuid=_word(found["uuid"]),
         index=_number(found["index"]),
@@ -220,9 +286,11 @@ def _device(found: Mapping[str, Any], uuids: Mapping[str, str]) -> datatypes.Nod
             uuids[index]: datatypes.DeviceLink(datatypes.LinkPath(_number(path)), _number(nvlinks))
             for index, (path, nvlinks, *_) in found.get("links", {}).items()
         },
-        unhealthy=_word(found.get("health", "")),
+        unhealthy=unhealthy,
         cordoned=cordoned,
         allocated_by=_word(found.get("allocatedBy", "")),
+        profiles=profiles,
+        taken=tuple(_place(text) for text in found.get("taken", ())),
         **({"least_bytes": _number(found["least"], 1)} if "least" in found else {}),
     )
 

@@ -14,6 +14,7 @@ NONSENSE = 7  # the request is not valid in the node's units
 DAMAGED = 8  # the node's annotation is not valid
 APART = 9  # no devices with room are near enough to each other
 TOGETHER = 10  # each container fits alone, but not all together
+PLACES = 11  # no GPU has places for the MIG instances
 
 FULL = 1_000_000_000  # a device's used part: all of it
 BEST = 10  # the highest score

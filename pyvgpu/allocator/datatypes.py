@@ -34,6 +34,20 @@ class DeviceLink:
     nvlinks: int = 0  # active ones, direct or over an NVSwitch
 
 
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class MigProfile:
+    """A kind of GPU instance that a GPU can have, as its driver reports it."""
+
+    name: str  # such as 1g.10gb
+    id: int  # by which NVML creates an instance, of this GPU's model
+    memory_bytes: int
+    sms: int  # multiprocessors
+    slices: int  # of compute
+    size: int  # in memory slices
+    most: int  # instances of it
+    starts: tuple[int, ...]  # memory slices at which one may begin
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeDevice:
     """A device, as the allocator sees it."""
@@ -51,6 +65,9 @@ class NodeDevice:
     cordoned: bool = False  # running containers stay, new ones are not placed on it
     allocated_by: str = ""  # the other API that offers it; empty: none
     least_bytes: int = 1  # the minimum of a useful share
+    # A GPU on which the agent creates an instance for each container: its MIG profiles.
+    profiles: tuple[MigProfile, ...] = ()
+    taken: tuple[str, ...] = ()  # placements that no container has, such as 1g.10gb@6
 
     @property
     def label(self) -> str:
@@ -80,6 +97,7 @@ class NodeShare:
     uuid: str
     vcore: int
     vmemory: int  # bytes
+    mig: str = ""  # placement of the container's own instance, such as 1g.10gb@6; empty: none
 
     def __post_init__(self) -> None:
         if not 1 <= self.vcore <= WHOLE:
@@ -174,6 +192,9 @@ class Selector:
     numa: int | None = None
     least_memory: int = 0  # bytes of the whole device
     instances: bool = True  # MIG devices, too
+    # A MIG profile of which each container gets an instance of its own; *: the smallest; empty:
+    # none is wanted.
+    mig: str = ""
 
 
 ANY = Selector()  # matches every device

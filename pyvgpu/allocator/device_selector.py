@@ -7,6 +7,8 @@
     pyvgpu.io/device-memory       with at least that much memory in total
     pyvgpu.io/device-count        number of devices, equal shares of each; for all or by container
     pyvgpu.io/packing             fill devices one after the other, or all evenly
+    pyvgpu.io/mig                 an instance of this MIG profile for each container
+    pyvgpu.io/isolation           hardware: an instance of the smallest profile that suffices
     pyvgpu.io/topology-policy     of several devices: as near as possible, or NVLink, or one node
 
 The component that chooses devices reads them: the agent or the scheduler.
@@ -19,8 +21,8 @@ import enum
 import re
 from typing import TYPE_CHECKING, TypeVar
 
-from pyvgpu import errors, names, quantity
-from pyvgpu.allocator import datatypes
+from pyvgpu import errors, names, quantity, quota
+from pyvgpu.allocator import datatypes, isolation, mig_placement
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,6 +44,8 @@ ANNOTATIONS = (
     names.DEVICE_COUNT_ANNOTATION,
     names.PACKING_ANNOTATION,
     names.TOPOLOGY_POLICY_ANNOTATION,
+    names.MIG_ANNOTATION,
+    names.ISOLATION_ANNOTATION,
 )
 
 
@@ -81,6 +85,7 @@ def read(annotations: Mapping[str, str]) -> DeviceSelector:
     selector = datatypes.Selector(
         **fields,
         instances=True,
+        mig=_mig(annotations),
         numa=None if numa is None else _numa(numa),
         least_memory=0
         if memory is None
@@ -94,6 +99,21 @@ def read(annotations: Mapping[str, str]) -> DeviceSelector:
         count,
         counts,
     )
+
+
+def _mig(annotations: Mapping[str, str]) -> str:
+    """Return the MIG profile of which containers get instances, * for the smallest; or nothing."""
+    wanted = isolation.read(annotations)
+    profile = annotations.get(names.MIG_ANNOTATION)
+    if profile is None:
+        return mig_placement.SMALLEST if wanted is quota.Isolation.HARDWARE else ""
+    if names.ISOLATION_ANNOTATION in annotations and wanted is not quota.Isolation.HARDWARE:
+        raise errors.UsageError(
+            f"{names.MIG_ANNOTATION} {profile[:40]!r} with {names.ISOLATION_ANNOTATION} "
+            f"{annotations[names.ISOLATION_ANNOTATION]}: a MIG instance is isolated by hardware; "
+            f"valid would be {names.ISOLATION_ANNOTATION} hardware, or to leave it out"
+        )
+    return mig_placement.check_name(profile)
 
 
 def _words(name: str, text: str, example: str) -> frozenset[str]:

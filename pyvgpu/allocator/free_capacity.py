@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pyvgpu import quantity
-from pyvgpu.allocator import capacity, codes, datatypes
+from pyvgpu import names, quantity
+from pyvgpu.allocator import capacity, codes, datatypes, mig_placement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +20,7 @@ class FreeCapacity:
     vcore: int
     vmemory: int  # bytes; both may be below zero if the device is overcommitted
     tenants: int
+    places: tuple[str, ...] = ()  # placements of MIG instances that exist or are promised
 
     @property
     def untouched(self) -> bool:
@@ -42,23 +43,44 @@ def of(node: datatypes.NodeDevices) -> tuple[FreeCapacity, ...]:
             sums[1] += holding.share.vmemory
             sums[2] += 1
     return tuple(
-        FreeCapacity(device, datatypes.WHOLE - vcore, device.memory_bytes - vmemory, tenants)
+        FreeCapacity(
+            device,
+            datatypes.WHOLE - vcore,
+            device.memory_bytes - vmemory,
+            tenants,
+            _places(device, node.held),
+        )
         for device, (vcore, vmemory, tenants) in zip(node.devices, used.values(), strict=True)
     )
 
 
+def _places(device: datatypes.NodeDevice, held: Sequence[datatypes.Holding]) -> tuple[str, ...]:
+    if not device.profiles:
+        return ()
+    own = (one.share.mig for one in held if one.share.uuid == device.uuid and one.share.mig)
+    return tuple(sorted((*device.taken, *own)))
+
+
+_NO_INSTANCES = (
+    "is not one on which pods get MIG instances (--dynamic-mig names those, in MIG mode)"
+)
+_INSTANCES_ONLY = (
+    f"is for MIG instances, which pods request with {names.MIG_ANNOTATION} or "
+    f"{names.ISOLATION_ANNOTATION}: hardware"
+)
 _CORDONED, _ELSEWHERE = "is cordoned", "is allocated by "
 CLOSED = (_CORDONED, _ELSEWHERE)  # prefixes of the reason why a device takes no new shares
 _MOST = 1 << 62  # of a number
-# Model, class, NUMA node and bytes of a device, and whether it is a MIG device.
-_Kind = tuple[str, str, int | None, int, bool]
+# Model, class, NUMA node and bytes of a device, whether it is a MIG device, and its MIG profiles
+# if it is for instances.
+_Kind = tuple[str, str, int | None, int, bool, tuple[datatypes.MigProfile, ...]]
 
 
 def unfit(device: datatypes.NodeDevice, selector: datatypes.Selector) -> str:
     """Return why *device* takes no share of this pod, whatever is free of it; empty if it does."""
     shut = _shut(device)
     # Compare identity first: comparing two selectors takes longer than all of the above.
-    if shut or selector is datatypes.ANY or selector == datatypes.ANY:
+    if shut or (not device.profiles and (selector is datatypes.ANY or selector == datatypes.ANY)):
         return shut
     if device.uuid in selector.not_uuids:
         return "is excluded by the pod"
@@ -85,11 +107,16 @@ def _kind(device: datatypes.NodeDevice) -> _Kind:
         device.numa,
         device.memory_bytes,
         device.instance,
+        device.profiles,
     )
 
 
 def _not_of_kind(kind: _Kind, selector: datatypes.Selector) -> str:
-    model, compute_class, numa, memory_bytes, instance = kind
+    model, compute_class, numa, memory_bytes, instance, profiles = kind
+    if bool(selector.mig) != bool(profiles):
+        return _NO_INSTANCES if selector.mig else _INSTANCES_ONLY
+    if selector.mig not in ("", mig_placement.SMALLEST, *(one.name for one in profiles)):
+        return f"has no MIG profile {selector.mig}; it has {mig_placement.describe(profiles)}"
     if instance and not selector.instances:
         return "is a MIG device, of which a process sees only one, and several devices are asked"
     if _names(selector.not_models, model):
@@ -147,7 +174,7 @@ def numbers(unit: int, free: Sequence[FreeCapacity]) -> capacity.Capacity:
                 room.vcore,
                 room.vmemory,
                 room.tenants,
-                -1 if _shut(device) else kinds.setdefault(_kind(device), len(kinds)),
+                -1 if _shut(device) else _number(device, kinds),
                 int(used(room) * codes.FULL),
             )
         )
@@ -156,12 +183,18 @@ def numbers(unit: int, free: Sequence[FreeCapacity]) -> capacity.Capacity:
     )
 
 
+def _number(device: datatypes.NodeDevice, kinds: dict[_Kind, int]) -> int:
+    """Return the number of the device's kind; below -1 if it is for MIG instances."""
+    number = kinds.setdefault(_kind(device), len(kinds))
+    return -2 - number if device.profiles else number
+
+
 def asked(pod: datatypes.Pod) -> capacity.Ask:
     """Return a pod's request, as plain numbers."""
     selector = pod.selector
 
     def allow(kinds: tuple[_Kind, ...]) -> bytes:
-        return bytes(not _not_of_kind(kind, selector) for kind in kinds)
+        return bytes(not _not_of_kind(kind, selector) and _serves(kind, pod) for kind in kinds)
 
     return capacity.Ask(
         (
@@ -175,6 +208,15 @@ def asked(pod: datatypes.Pod) -> capacity.Ask:
         None if selector == datatypes.ANY else allow,
         selector.uuids,
         selector.not_uuids,
+        bool(selector.mig),
+    )
+
+
+def _serves(kind: _Kind, pod: datatypes.Pod) -> bool:
+    """Return whether the kind has a MIG profile for each container, if the pod wants instances."""
+    wanted = pod.selector.mig
+    return not wanted or all(
+        mig_placement.profile_for(kind[-1], wanted, container.need) for container in pod.containers
     )
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.allocator import datatypes, free_capacity
+from pyvgpu.allocator import datatypes, free_capacity, mig_placement
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -56,11 +56,23 @@ def _alone(
 ) -> Iterator[DeviceReason]:
     """Yield the devices that do not fit *container*, even if it were the pod's only one."""
     for room in free:
-        text = free_capacity.unfit(room.device, pod.selector) or free_capacity.short(
-            room, container.need, _held_of(node, room.device)
+        text = free_capacity.unfit(room.device, pod.selector) or _short(
+            room, pod, container.need, _held_of(node, room.device)
         )
         if text:
             yield DeviceReason(room.device.uuid, room.device.label, container.name, text)
+
+
+def _short(
+    room: free_capacity.FreeCapacity,
+    pod: datatypes.Pod,
+    need: datatypes.ContainerNeed,
+    held: Sequence[datatypes.Holding],
+) -> str:
+    if pod.selector.mig:
+        text = mig_placement.short(room.device.profiles, room.places, pod.selector.mig, need)
+        return text + (f" ({free_capacity.holders(held)})" if text and held else "")
+    return free_capacity.short(room, need, held)
 
 
 def _lacking(container: datatypes.Container, serving: int) -> Iterator[DeviceReason]:

@@ -15,6 +15,7 @@ from pyvgpu.allocator import (
     codes,
     datatypes,
     free_capacity,
+    mig_search,
     nearness,
     placement_explanation,
     requests,
@@ -59,6 +60,8 @@ def find(
     patience: SearchBudget | None = None,
 ) -> dict[str, tuple[datatypes.NodeShare, ...]] | None:
     """Like :func:`place`, without reasons; *patience* is shared by several searches."""
+    if pod.selector.mig:
+        return mig_search.find(free, pod, patience or SearchBudget())
     search = _Search(free, pod, patience or SearchBudget())
     return search.shares() if search.run() else None
 
@@ -76,8 +79,10 @@ def fits(
 
 def is_by_count(pod: datatypes.Pod) -> bool:
     """Return whether a pod fits wherever enough devices have room for its only container."""
-    return len(pod.containers) == 1 and (
-        pod.containers[0].need.count == 1 or pod.nearness is datatypes.Nearness.PREFERRED
+    return (
+        len(pod.containers) == 1
+        and not pod.selector.mig
+        and (pod.containers[0].need.count == 1 or pod.nearness is datatypes.Nearness.PREFERRED)
     )
 
 
@@ -86,7 +91,16 @@ def holdings(
     shares: Mapping[str, Sequence[datatypes.NodeShare]],
     holder: str,
 ) -> tuple[datatypes.Holding, ...]:
-    """Return the holdings of a pod with these *shares*: its peak on each device."""
+    """Return the holdings of a pod with these *shares*: its peak on each device.
+
+    Each MIG instance is held for itself, until the pod ends.
+    """
+    if any(share.mig for own in shares.values() for share in own):
+        return tuple(
+            datatypes.Holding(share, holder)
+            for container in containers
+            for share in shares.get(container.name, ())
+        )
     return tuple(
         datatypes.Holding(datatypes.NodeShare(uuid, vcore, vmemory), holder)
         for uuid, (vcore, vmemory) in _peaks(containers, shares).items()
@@ -115,6 +129,8 @@ def complaint(
     shares: Mapping[str, Sequence[datatypes.NodeShare]],
 ) -> str:
     """Return why *shares*, chosen for *pod* by another component, are not valid, or nothing."""
+    if pod.selector.mig or any(share.mig for own in shares.values() for share in own):
+        return mig_search.complaint(free_capacity.of(node), pod, shares)
     for container in pod.containers:
         wrong = _mismatch(node, container, shares.get(container.name, ()))
         if wrong:

@@ -11,21 +11,35 @@ _BYTES = {"type": "integer", "minimum": 1}
 _OR_NOT = {"type": ["integer", "null"], "minimum": 0}
 
 
-def _object(properties: dict[str, Any]) -> dict[str, Any]:
+def _object(properties: dict[str, Any], optional: dict[str, Any] | None = None) -> dict[str, Any]:
     return {
         "type": "object",
-        "properties": properties,
+        "properties": {**properties, **(optional or {})},
         "required": sorted(properties),
         "additionalProperties": False,
     }
 
 
+_PLACE = {"type": "string", "pattern": "^.+@[0-9]+$"}
+_MIG_PROFILE = _object(
+    {
+        "name": _WORD,
+        "id": _COUNT,
+        "bytes": _BYTES,
+        "sms": _BYTES,
+        "slices": _BYTES,
+        "size": _BYTES,
+        "most": _BYTES,
+        "starts": {"type": "array", "items": _COUNT},
+    }
+)
 _SHARE = _object(
     {
         "uuid": _WORD,
         "vcore": {"type": "integer", "minimum": 1, "maximum": 100},
         "bytes": _BYTES,
-    }
+    },
+    {"mig": _PLACE},
 )
 _CONTAINERS = {"type": "object", "additionalProperties": {"type": "array", "items": _SHARE}}
 _LINK = {
@@ -52,7 +66,11 @@ _DEVICE = _object(
         "health": _WORD,
         "cordoned": {"type": "boolean"},
         "allocatedBy": _WORD,
-    }
+    },
+    {
+        "mig": {"type": "array", "items": _MIG_PROFILE},
+        "taken": {"type": "array", "items": _PLACE},
+    },
 )
 
 NODE_DEVICES: dict[str, Any] = {

@@ -125,6 +125,7 @@ def kinds(node: Object, unit: int) -> frozenset[datatypes.NodeDevice]:
             unhealthy="",
             cordoned=False,
             allocated_by="",
+            taken=(),
         )
         for device in published.devices
     )

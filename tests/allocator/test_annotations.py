@@ -1,9 +1,11 @@
 """Annotations of agents and the scheduler: damaged or forged ones are refused."""
 
 import contextlib
+import dataclasses
 import json
 
 import jsonschema
+import mig_profiles
 import pytest
 from allocator_nodes import GIB, cube_mesh, device, pcie, uuid
 from hypothesis import given
@@ -43,6 +45,11 @@ def check(schema, text):
         annotations.Published(1, ()),
         annotations.Published(1, cube_mesh()),
         annotations.Published(1, pcie(16)),
+        annotations.Published(
+            1,
+            (mig_profiles.gpu(taken=("1g.10gb@6",)),),
+            placed={"uid": {"main": (datatypes.NodeShare(uuid(0), 12, GIB, "2g.20gb@4"),)}},
+        ),
     ],
 )
 def test_node_devices_round_trip(published):
@@ -165,3 +172,34 @@ def test_arbitrary_values_raise_only_data_errors(value, data):
         document[where] = value
     with contextlib.suppress(errors.DataError):
         annotations.read_node(json.dumps(document))
+
+
+def test_readers_without_instances_see_their_gpu_as_unhealthy():
+    text = annotations.publish(annotations.Published(1, (mig_profiles.gpu(),)))
+    (found,) = json.loads(text)["devices"]
+    assert found["health"] == "it is for MIG instances that pods request"
+    assert annotations.read_node(text).devices[0].unhealthy == ""
+    broken = dataclasses.replace(mig_profiles.gpu(), unhealthy="Xid 79")
+    text = annotations.publish(annotations.Published(1, (broken,)))
+    assert annotations.read_node(text).devices[0].unhealthy == "Xid 79"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("starts", [65]), ("size", 0), ("size", 65), ("sms", 0), ("starts", 3), ("name", 5)],
+)
+def test_damaged_profile_is_refused(field, value):
+    document = json.loads(annotations.publish(annotations.Published(1, (mig_profiles.gpu(),))))
+    document["devices"][0]["mig"][0][field] = value
+    with pytest.raises(errors.DataError, match="is damaged"):
+        annotations.read_node(json.dumps(document))
+
+
+def test_sealed_placement_is_part_of_the_choice():
+    share = datatypes.NodeShare(uuid(0), 12, GIB, "1g.10gb@6")
+    choice = annotations.DeviceChoice("uid-1", "node-1", {"main": (share,)})
+    text = annotations.seal(choice, KEY)
+    check(schemas.DEVICES, text)
+    assert annotations.open_sealed(text, [KEY], "uid-1", "node-1") == choice
+    with pytest.raises(errors.DataError, match="not sealed"):
+        annotations.open_sealed(text.replace("@6", "@5"), [KEY], "uid-1", "node-1")

@@ -5,26 +5,16 @@ import itertools
 import random
 import re
 
+import mig_profiles
 import pytest
 
 from pyvgpu import errors
 from pyvgpu.allocator import datatypes, free_capacity, mig_placement, mig_search, pod_placement
-from pyvgpu.simulation import mig
 
 GIB = 1 << 30
 
 
-def profiles_of(model):
-    return tuple(
-        datatypes.MigProfile(
-            one.name, one.id, one.memory_mib << 20, one.sms, one.slices, one.size, one.most,
-            one.starts,
-        )
-        for one in mig.profiles(model)
-    )  # fmt: skip
-
-
-H100 = profiles_of("h100")
+H100 = mig_profiles.of_model("h100")
 A30 = (  # four memory slices; the same ids mean other profiles
     datatypes.MigProfile("1g.6gb", 14, 5 * GIB, 14, 1, 1, 4, (0, 1, 2, 3)),
     datatypes.MigProfile("2g.12gb", 5, 11 * GIB, 28, 2, 2, 2, (0, 2)),
@@ -226,7 +216,7 @@ def test_ids_are_those_of_the_gpu_not_of_a_table():
 
 
 def test_name_is_the_drivers_own_where_memory_would_round_otherwise():
-    names = {one.name: one.memory_bytes for one in profiles_of("h200")}
+    names = {one.name: one.memory_bytes for one in mig_profiles.of_model("h200")}
     assert names["3g.71gb"] == 71168 << 20
 
 

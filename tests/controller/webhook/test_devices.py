@@ -4,6 +4,7 @@ import copy
 import re
 
 import gpu_pods as gpu
+import mig_profiles
 import pytest
 import small_kubelet
 
@@ -410,3 +411,45 @@ def test_memory_of_init_containers_is_checked_with_the_agents_unit():
 
 def test_whole_devices_may_have_the_sum_of_their_memory():
     assert not judge(gpu.pod(gpu.container("a", 800, 8 * 288 * 4))).refusal
+
+
+# MIG instances.
+
+CUT = mig_profiles.gpu()
+
+
+@pytest.mark.parametrize(
+    ("annotations", "vcore", "words"),
+    [
+        ({"pyvgpu.io/mig": "5g.50gb"}, 10, "has no MIG profile 5g.50gb; it has 1g.10gb (12 vcore"),
+        ({"pyvgpu.io/mig": "1g.10gb"}, 50, "50 vcore and 1GiB are requested, it has 12 vcore"),
+        ({"pyvgpu.io/mig": "small"}, 10, "must be the name of a MIG profile"),
+        ({"pyvgpu.io/mig": "1g.10gb", "pyvgpu.io/isolation": "mps"}, 10, "isolated by hardware"),
+        ({"pyvgpu.io/isolation": "hardware"}, 200, "a container gets one instance"),
+        ({"pyvgpu.io/isolation": "hard"}, 10, "must be quota, hardware or mps"),
+    ],
+)
+def test_instances_that_no_known_gpu_has_are_refused_with_the_valid_profiles(
+    annotations, vcore, words
+):
+    pod = gpu.pod(gpu.container("a", vcore, 4), annotations=annotations)
+    answer = judge(pod, known=(T4, CUT))
+    assert answer.code == review.FORBIDDEN
+    assert words in answer.refusal
+
+
+@pytest.mark.parametrize(
+    "annotations", [{"pyvgpu.io/mig": "1g.10gb"}, {"pyvgpu.io/isolation": "hardware"}]
+)
+def test_instances_that_a_known_gpu_has_are_admitted(annotations):
+    pod = gpu.pod(gpu.container("a", 10, 4), annotations=annotations)
+    for known in ((T4, CUT), (mig_profiles.gpu(model="a100"), CUT), ()):
+        assert not judge(pod, known=known).refusal
+
+
+def test_instances_are_not_made_for_claims():
+    pod = gpu.pod(gpu.container("a", 10, 4), annotations={"pyvgpu.io/mig": "1g.10gb"})
+    answer = devices.mutation(devices.Rules(claims=("team",)), lambda: (CUT,), gpu.no_claims)(
+        request(pod)
+    )
+    assert "MIG instances are not created for claims" in answer.refusal

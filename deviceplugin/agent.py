@@ -44,7 +44,7 @@ from pyvgpu.deviceplugin.cluster import (
     pod_events,
     startup_taint,
 )
-from pyvgpu.deviceplugin.containers import arbiter_clocks, backend, collector, store
+from pyvgpu.deviceplugin.containers import arbiter_clocks, backend, collector, mig_instances, store
 from pyvgpu.deviceplugin.devices import allocation_moves, cordoned_devices, node_devices
 from pyvgpu.deviceplugin.dra import claim_status, driver
 from pyvgpu.deviceplugin.gpu_manager import display, profile
@@ -102,7 +102,8 @@ class Agent:
             places = store.GrantStore(settings.run / store.GRANTS, settings.specifications)
             if kept.trouble:
                 kept.put(*places.claimed())
-            made = backend.GrantBackend(places, cdi=settings.require_cdi)
+            instances = mig_instances.MigInstances(settings.state, settings.dynamic_mig)
+            made = backend.GrantBackend(places, instances, cdi=settings.require_cdi)
             stack.callback(made.close)
             resources = device_ids.GAIA if settings.profile is Profile.GAIA else device_ids.OURS
             listing = pod_resources.PodResources(settings.pod_resources)
@@ -147,7 +148,14 @@ class Agent:
             )
             watched = stack.enter_context(folder_watch.FolderWatch())
             found = node_devices.Devices(
-                settings, grant_manager, made, kept_out, gates, self._meter.ended, watched.wake
+                settings,
+                grant_manager,
+                made,
+                kept_out,
+                gates,
+                self._meter.ended,
+                watched.wake,
+                instances,
             )
             stack.callback(found.stop)
             stack.callback(found.limits.stop)

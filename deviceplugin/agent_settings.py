@@ -7,7 +7,7 @@ import enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import names
+from pyvgpu import errors, names
 from pyvgpu.allocator import datatypes
 from pyvgpu.deviceplugin import allocation_api
 
@@ -19,6 +19,9 @@ DEFAULT_LISTEN = "127.0.0.1:5678"  # as gpu-manager's
 
 if TYPE_CHECKING:
     from pyvgpu.volumes import volumeconf
+
+
+ALL = "all"  # GPUs, in place of their UUIDs
 
 
 class Placement(enum.Enum):
@@ -92,6 +95,8 @@ class AgentSettings:
         allocation_api.SETTLE_SECONDS
     )  # for which a device is closed before it moves
     time_slicing: TimeSlicing = dataclasses.field(default_factory=TimeSlicing)
+    # UUIDs of GPUs in MIG mode on which pods get instances, or ALL; none: on no GPU.
+    dynamic_mig: frozenset[str] = frozenset()
     driver_limits: bool = True  # also let the driver enforce memory limits, where it can
     beside_nvidia: bool = False  # offer devices though NVIDIA's plugin gives out the same ones
     startup_taint: str = ""  # key of a taint to remove from the node once ready; empty: none
@@ -105,3 +110,18 @@ class AgentSettings:
     display: Path | None = None  # socket of gpu-manager's gRPC service; None: none
     audit_action: AuditAction = AuditAction.REPORT
     health: HealthRules = dataclasses.field(default_factory=HealthRules)
+
+
+def read_dynamic_mig(text: str, option: str) -> frozenset[str]:
+    """Return the GPUs on which pods get MIG instances: UUIDs, ALL, or nothing; UsageError."""
+    if text == "none":
+        return frozenset()
+    found = frozenset(word.strip() for word in text.split(","))
+    if (ALL in found and len(found) > 1) or not all(
+        word == ALL or word.startswith("GPU-") for word in found
+    ):
+        raise errors.UsageError(
+            f"{option} {text!r}: must be none, all, or UUIDs of GPUs separated by commas, "
+            "such as GPU-6f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
+        )
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from pyvgpu import device
     from pyvgpu.deviceplugin.agent_settings import AgentSettings
+    from pyvgpu.deviceplugin.containers import mig_instances
     from pyvgpu.deviceplugin.containers.store import GrantStore
     from pyvgpu.deviceplugin.grants import Grant
 
@@ -27,11 +29,19 @@ _NO_OTHERS = dict([cdi.NO_DEVICES])  # from NVIDIA's runtime
 class GrantBackend:
     """The folders of grants, written for the node's current driver."""
 
-    def __init__(self, made: GrantStore, *, cdi: bool = True) -> None:
+    def __init__(
+        self,
+        made: GrantStore,
+        instances: mig_instances.MigInstances | None = None,
+        *,
+        cdi: bool = True,
+    ) -> None:
         self.store = made
+        self._instances = instances  # of MIG, for containers that request their own
         self._cdi = cdi
         self.guard = usage_file_guard.Guard(made)
         self.driver: cdi_edits.NodeDriver | None = None
+        self.freed: Callable[[], None] = lambda: None  # the occupied MIG placements have changed
 
     def answer(self, grant_id: str, vcore: int) -> plugin_messages.AllocateResponse:
         """Return Allocate's answer: a CDI device that has no specification yet.
@@ -66,11 +76,31 @@ class GrantBackend:
 
     def make(self, grant: Grant) -> None:
         """Write the files of a bound grant, or the missing ones."""
-        self.store.make(grant, self._driver())
+        self.store.make(*self._backed(grant))
 
     def mend(self, grant: Grant) -> None:
         """Write missing files of a grant whose container may run; its driver stays the same."""
-        self.store.mend(grant, self._driver())
+        self.store.mend(*self._backed(grant))
+
+    def _backed(self, grant: Grant) -> tuple[Grant, cdi_edits.NodeDriver]:
+        """Return a grant with the driver of its files; one with a MIG instance has all of that.
+
+        The instance is created if it does not exist.
+        """
+        driver = self._driver()
+        if not grant.mig:
+            return grant, driver
+        if self._instances is None or not self._cdi:
+            raise errors.UnavailableError("this node creates no MIG instances, or has no CDI")
+        (share,) = grant.shares
+        if share.uuid not in driver.devices:
+            raise errors.DataError(f"grant {grant.id}: no device {share.uuid}")
+        record = self._instances.ensure(grant.id, share)
+        made = driver.with_instance(
+            share.uuid, record.uuid, record.gpu_instance, record.compute_instance
+        )
+        own = datatypes.NodeShare(record.uuid, quantity.WHOLE_DEVICE, share.vmemory)
+        return dataclasses.replace(grant, shares=(own,)), made
 
     def _driver(self) -> cdi_edits.NodeDriver:
         if self.driver is None:
@@ -79,6 +109,9 @@ class GrantBackend:
 
     def recall(self, grant_id: str) -> tuple[datatypes.NodeShare, ...]:
         """Return the shares in the files of a grant that is not in the checkpoint."""
+        record = self._instances and self._instances.records.get(grant_id)
+        if record:
+            return (record.share,)
         limits = self.store.limits(grant_id)
         if limits:
             return tuple(
@@ -105,8 +138,10 @@ class GrantBackend:
         self.store.revoke(grant_id)
 
     def remove(self, grant_id: str) -> None:
-        """Remove all its files."""
+        """Remove all its files, and its MIG instance."""
         self.store.remove(grant_id)
+        if self._instances is not None:
+            self._instances.release(grant_id)
 
     def is_used(self, grant_id: str) -> bool:
         """Tell whether a process of it is running."""
@@ -136,3 +171,5 @@ class GrantBackend:
         """Remove the files of grants that are not *wanted*."""
         for grant_id in self.store.collect(wanted):
             log.info("removed the remaining files of %s", grant_id)
+        if self._instances is not None and self._instances.collect(wanted):
+            self.freed()

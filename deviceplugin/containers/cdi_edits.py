@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyvgpu import device, errors, names
 from pyvgpu.deviceplugin import grants
-from pyvgpu.volumes import cdi, installation, mirror_plan
+from pyvgpu.volumes import capabilities, cdi, installation, mirror_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -77,6 +77,8 @@ class NodeDriver:
     dev: Path = Path("/dev")  # where the nodes are, outside of containers
     nodeless: bool = False  # devices are simulated, and have no nodes
     folders: tuple[str, ...] = ()  # further mount points of the mirror in containers
+    minors: Mapping[str, int] = dataclasses.field(default_factory=dict)  # of GPUs, by UUID
+    proc: Path = Path("/proc")  # with the driver's list of capabilities
     hook: Hook | None = None  # for containers of shares, where the driver can limit them itself
     # Cache of each volume's mounts, the same for all containers.
     mounted: dict[str, tuple[dict[str, Any], ...]] = dataclasses.field(
@@ -86,6 +88,30 @@ class NodeDriver:
     texts: dict[tuple[object, ...], bytes] = dataclasses.field(
         default_factory=dict, init=False, compare=False, repr=False
     )
+
+    def with_instance(
+        self, gpu: str, uuid: str, gpu_instance: int, compute_instance: int
+    ) -> NodeDriver:
+        """Return the driver with one more MIG device of a GPU; UnavailableError without nodes."""
+        parent = self.devices[gpu]
+        instance = device.MigInstance(gpu, parent.index, 0, gpu_instance, compute_instance, 1)
+        own = dataclasses.replace(parent, uuid=uuid, instance=instance)
+        devices = {**self.devices, uuid: own}
+        if self.nodeless:
+            # No device nodes keep the container from the other instances.
+            seen = {**self.environment, "CUDA_VISIBLE_DEVICES": uuid}
+            return dataclasses.replace(self, devices=devices, environment=seen)
+        if gpu not in self.minors or gpu not in self.nodes:
+            raise errors.UnavailableError(f"GPU {gpu}: has no device node")
+        caps = capabilities.of_instance(
+            self.minors[gpu], gpu_instance, compute_instance, self.proc
+        )
+        return dataclasses.replace(
+            self,
+            devices=devices,
+            nodes={**self.nodes, uuid: self.nodes[gpu]},
+            capabilities={**self.capabilities, uuid: caps},
+        )
 
 
 def written(grant: Grant, folder: Path, driver: NodeDriver) -> bytes:

@@ -27,6 +27,7 @@ import pynvml
 
 from pyvgpu import errors, nvml
 from pyvgpu.allocator import datatypes, mig_placement
+from pyvgpu.deviceplugin import agent_settings
 from pyvgpu.deviceplugin.containers import gpu_instances
 from pyvgpu.volumes import atomic_files
 
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FILE = "mig-instances.json"  # in the agent's state folder
-ALL, NONE = "all", "none"  # instead of UUIDs
 _VERSION = 1
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
@@ -84,23 +84,6 @@ class Gpu:
         )
 
 
-def parse(text: str) -> frozenset[str]:
-    """Return the GPUs on which instances are created, by UUID, or ``all``; UsageError."""
-    if text == NONE:
-        return frozenset()
-    found = frozenset(word.strip() for word in text.split(","))
-    if (
-        ALL in found
-        and len(found) > 1
-        or not all(word == ALL or word.startswith("GPU-") for word in found)
-    ):
-        raise errors.UsageError(
-            f"--dynamic-mig {text!r}: must be none, all, or UUIDs of GPUs separated by commas, "
-            "such as GPU-6f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
-        )
-    return found
-
-
 class MigInstances:
     """Creates, finds and destroys the instances of grants; thread-safe."""
 
@@ -115,6 +98,7 @@ class MigInstances:
         self._library: Path | None = None
         self._gpus: dict[str, Gpu] = {}
         self._taken: dict[str, tuple[str, ...]] = {}
+        self._told: dict[str, tuple[str, ...]] = {}  # at the last collection
         self._records = _read(self._file)
 
     @property
@@ -144,7 +128,9 @@ class MigInstances:
 
     def _look(self, handle: c_void_p, uuid: str, index: int) -> Gpu | None:
         own = any(record.gpu == uuid for record in self._records.values())
-        if not (own or self._wanted & {uuid, ALL}) or not nvml.is_in_mig_mode(handle):
+        if not (own or self._wanted & {uuid, agent_settings.ALL}) or not nvml.is_in_mig_mode(
+            handle
+        ):
             return None
         profiles = gpu_instances.profiles(handle)
         if not profiles:
@@ -251,7 +237,10 @@ class MigInstances:
             self._destroy(record)
 
     def collect(self, wanted: Callable[[], Collection[str]]) -> bool:
-        """Destroy instances of grants that are not *wanted*; return whether a place was freed."""
+        """Destroy instances of grants that are not *wanted*.
+
+        Returns whether other placements are taken than after the last time.
+        """
         with self._lock:
             known = list(self._records)
         if known:
@@ -259,12 +248,12 @@ class MigInstances:
             for grant in known:
                 if grant not in live:
                     self.release(grant)
-        before = dict(self._taken)
         with self._lock:
             for uuid in list(self._gpus):
                 with contextlib.suppress(errors.UnavailableError), self._open(uuid):
                     pass
-            return self._taken != before
+            before, self._told = self._told, dict(self._taken)
+            return self._told != before
 
     def _destroy(self, record: Record) -> None:
         if record.boot != self._boot:

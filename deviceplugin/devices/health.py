@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 NO_INSTANCE = 0xFFFFFFFF  # NVML's id for no instance in particular
 GONE = "it is not there any more"
+MIG_OFF = "it has left MIG mode, in which pods get instances on it"
 PROBE_SECONDS = 5.0
 AGAIN_SECONDS = 1.0  # between two attempts to start NVML
 
@@ -114,9 +115,16 @@ class Watcher:
     """Watches devices from a thread of its own, and reports changes."""
 
     def __init__(
-        self, library: Path, unhealthy: Mapping[str, str], rules: HealthRules, tell: Tell
+        self,
+        library: Path,
+        unhealthy: Mapping[str, str],
+        rules: HealthRules,
+        tell: Tell,
+        divided: frozenset[str] = frozenset(),
     ) -> None:
+        """Watch the devices *unhealthy*; *divided* are GPUs on which pods get MIG instances."""
         self._library = library
+        self._divided = divided
         self._tell = tell
         self._rules = rules
         now = time.monotonic()
@@ -148,12 +156,15 @@ class Watcher:
 
     def _watch(self) -> None:
         """Wait for events and probe, until NVML must be restarted or :meth:`stop` is called."""
-        with _events(self._conditions) as (events, sources):
+        with _events(self._conditions, self._divided) as (events, sources):
             self._sources, heard = sources, frozenset(sources)
             due = 0.0
             while not self._stopped.is_set():
                 if time.monotonic() >= due:
-                    answers = {uuid: probe(uuid) for uuid in self._conditions}
+                    answers = {
+                        uuid: probe(uuid, divided=uuid in self._divided)
+                        for uuid in self._conditions
+                    }
                     back = [uuid for uuid, answer in answers.items() if not answer.trouble]
                     if not heard.issuperset(back):
                         return  # a device is back: subscribe to its Xids first
@@ -206,11 +217,17 @@ class Watcher:
         self._tell(news)
 
 
-def probe(uuid: str) -> ProbeResult:
-    """Probe a device; NVMLError if NVML as a whole does not work."""
+def probe(uuid: str, *, divided: bool = False) -> ProbeResult:
+    """Probe a device; NVMLError if NVML as a whole does not work.
+
+    *divided*: it is a GPU in MIG mode, on which pods get instances.
+    """
     try:
         handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-        if not device.is_instance(uuid) and nvml.is_in_mig_mode(handle):
+        in_mig_mode = not device.is_instance(uuid) and nvml.is_in_mig_mode(handle)
+        if divided and not in_mig_mode:
+            return ProbeResult(MIG_OFF)
+        if in_mig_mode and not divided:
             divided = any(True for _ in nvml.mig_devices(handle))
             return ProbeResult(nvml.MIG_DIVIDED if divided else nvml.MIG_MODE)
         used = int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
@@ -239,7 +256,9 @@ def _busy(handle: c_void_p) -> float | None:
 
 
 @contextlib.contextmanager
-def _events(uuids: Iterable[str]) -> Iterator[tuple[c_void_p, Mapping[str, EventSource]]]:
+def _events(
+    uuids: Iterable[str], divided: frozenset[str]
+) -> Iterator[tuple[c_void_p, Mapping[str, EventSource]]]:
     """Yield an NVML event set for Xids, and the devices that are subscribed, with their sources.
 
     A device that does not support events counts as subscribed, since it never will be.
@@ -250,7 +269,12 @@ def _events(uuids: Iterable[str]) -> Iterator[tuple[c_void_p, Mapping[str, Event
         for uuid in uuids:
             try:
                 handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-                source = _source(uuid, handle)
+                # What concerns one instance leaves the others of its GPU healthy.
+                source = (
+                    EventSource(uuid, NO_INSTANCE, NO_INSTANCE)
+                    if uuid in divided
+                    else _source(uuid, handle)
+                )
                 pynvml.nvmlDeviceRegisterEvents(
                     _gpu(uuid, handle), pynvml.nvmlEventTypeXidCriticalError, events
                 )

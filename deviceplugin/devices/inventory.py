@@ -53,9 +53,15 @@ class InventoryDevice:
     compute_class: str = ""
     compute_capability: str = ""  # such as 9.0; empty: not reported
     pcie_root: str = ""  # its host bridge, such as pci0000:00; empty: not known
+    profiles: tuple[datatypes.MigProfile, ...] = ()  # if pods get MIG instances on it
 
     def fact(
-        self, unhealthy: str = "", *, cordoned: bool = False, allocated_by: str = ""
+        self,
+        unhealthy: str = "",
+        *,
+        cordoned: bool = False,
+        allocated_by: str = "",
+        taken: tuple[str, ...] = (),
     ) -> datatypes.NodeDevice:
         """Return the device in the allocator's form."""
         return datatypes.NodeDevice(
@@ -69,7 +75,10 @@ class InventoryDevice:
             unhealthy=unhealthy,
             cordoned=cordoned,
             allocated_by=allocated_by,
-            least_bytes=self.device.context_bytes + share.LEAST_ROOM_BYTES,
+            # The hardware gives an instance its memory, however little was requested.
+            least_bytes=1 if self.profiles else self.device.context_bytes + share.LEAST_ROOM_BYTES,
+            profiles=self.profiles,
+            taken=taken,
         )
 
 

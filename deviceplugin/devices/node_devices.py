@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from pyvgpu.allocator import datatypes
     from pyvgpu.deviceplugin.agent_settings import AgentSettings
+    from pyvgpu.deviceplugin.containers import mig_instances
     from pyvgpu.deviceplugin.containers.backend import GrantBackend
     from pyvgpu.deviceplugin.devices import allocation_moves
     from pyvgpu.deviceplugin.devices.cordoned_devices import Cordons
@@ -56,6 +57,7 @@ class Devices:
         gates: allocation_moves.DeviceApis,
         ended: Callable[[], None] = lambda: None,
         wake: Callable[[], None] = lambda: None,
+        instances: mig_instances.MigInstances | None = None,
     ) -> None:
         self._settings = settings
         self._grant_manager = grant_manager
@@ -64,6 +66,8 @@ class Devices:
         self._doors = gates
         self._ended = ended  # called for each process that the audit has killed
         self.limits = made.limits(settings, lambda: grant_manager.known)
+        self._instances = instances
+        made.freed = self.show
         self._lock = threading.Lock()
         self._seen: tuple[inventory.InventoryDevice, ...] = ()
         self._driver = inventory.DriverVersions()
@@ -87,7 +91,7 @@ class Devices:
             self.show()
             return True
         try:
-            found = node_driver.look(tree, now.release, self._settings)
+            found = node_driver.look(tree, now.release, self._settings, self._instances)
         except errors.PyVgpuError as exc:
             log.warning("cannot list the devices: %s", exc)
             return False
@@ -116,7 +120,8 @@ class Devices:
         with contextlib.suppress(errors.PyVgpuError):  # the collector retries, and logs it
             self._made.fill()  # so the first containers to start do not wait for it
         unhealthy, rules = dict(self._unhealthy), self._settings.health
-        self._watcher = health.Watcher(found.library, unhealthy, rules, self._hear)
+        divided = frozenset(seen.device.uuid for seen in found.seen if seen.profiles)
+        self._watcher = health.Watcher(found.library, unhealthy, rules, self._hear, divided)
         self._watcher.start()
         means = auditor.Means(
             self._settings.audit_action,
@@ -151,6 +156,7 @@ class Devices:
             for known in self._grant_manager.devices
             if self._doors.published(known.uuid)
             and known.unhealthy not in (nvml.MIG_MODE, nvml.MIG_DIVIDED)
+            and not known.profiles
         )
         return ForClaims(seen, open_to_claims, driver)
 
@@ -236,6 +242,7 @@ class Devices:
             left = [new for new in news if self._unhealthy.get(new) == nvml.MIG_MODE]
             self._unhealthy |= news
             self.outdated |= any(news[new] != nvml.MIG_MODE for new in left)
+            self.outdated |= health.MIG_OFF in news.values()
             # MIG devices were made, or are gone, perhaps together with MIG mode.
             self.outdated |= any(
                 reason == nvml.MIG_DIVIDED or (reason == health.GONE and device.is_instance(new))
@@ -261,6 +268,9 @@ class Devices:
                         self._trouble(seen.device.uuid),
                         cordoned=seen.device.uuid in self._cordons.uuids,
                         allocated_by=self._other_plugin or self._doors.elsewhere(seen.device.uuid),
+                        taken=()
+                        if self._instances is None
+                        else self._instances.taken(seen.device.uuid),
                     )
                     for seen in self._seen
                 ]

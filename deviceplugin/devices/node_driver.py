@@ -16,7 +16,7 @@ import pynvml
 
 from pyvgpu import device, errors, names, nvml
 from pyvgpu.deviceplugin.agent_settings import Profile
-from pyvgpu.deviceplugin.containers import cdi_edits
+from pyvgpu.deviceplugin.containers import cdi_edits, mig_instances
 from pyvgpu.deviceplugin.devices import inventory
 from pyvgpu.machine import memory_limit
 from pyvgpu.run import context_overhead
@@ -24,7 +24,7 @@ from pyvgpu.simulation import simulator
 from pyvgpu.volumes import capabilities, cdi, find, installation, manifest, mirror_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from pyvgpu.deviceplugin.agent_settings import AgentSettings
 
@@ -42,10 +42,16 @@ class Hardware:
     limits: bool = False  # whether the driver can enforce memory limits on cgroups
 
 
-def look(tree: Path, release: str, settings: AgentSettings) -> Hardware:
+def look(
+    tree: Path,
+    release: str,
+    settings: AgentSettings,
+    instances: mig_instances.MigInstances | None = None,
+) -> Hardware:
     """Read the devices of the driver in a published *tree*.
 
-    Measured values of the devices are stored in the agent's state folder.
+    Measured values of the devices are stored in the agent's state folder. A GPU on which
+    *instances* are created for pods is one device.
     """
     mirrored = manifest.Manifest.read(tree)
     if mirrored is None:
@@ -61,9 +67,18 @@ def look(tree: Path, release: str, settings: AgentSettings) -> Hardware:
         found = device.simulated(simulator.read_machine(Path(machine)))
     try:
         with nvml.session(library):
-            seen = inventory.look(found, settings.classes)
+            gpus = {} if instances is None else {gpu.uuid: gpu for gpu in instances.look(library)}
+            found = tuple(_undivided(found, gpus))
+            seen = tuple(
+                dataclasses.replace(one, profiles=gpus[one.device.uuid].profiles)
+                if one.device.uuid in gpus
+                else one
+                for one in inventory.look(found, settings.classes)
+            )
             cuda_version = inventory.cuda_version()
-            limits = any(memory_limit.is_offered(gpu.uuid) for gpu in found)
+            limits = any(
+                memory_limit.is_offered(gpu.uuid) for gpu in found if gpu.uuid not in gpus
+            )
     except (OSError, pynvml.NVMLError) as exc:
         raise errors.UnavailableError(f"{library}: NVML does not start: {exc}") from exc
     nodes = () if settings.simulate else cdi.nodes(settings.driver_root)
@@ -85,6 +100,8 @@ def look(tree: Path, release: str, settings: AgentSettings) -> Hardware:
             mounts=() if machine is None else ((machine, machine),),
             environment={} if machine is None else {names.SIMULATED_MACHINE_VARIABLE: machine},
             dev=settings.node_dev or dev,
+            minors={one.device.uuid: one.minor for one in seen if one.minor is not None},
+            proc=capabilities.proc_of(settings.driver_root),
             nodeless=bool(settings.simulate),
             folders=(cdi.CONTAINER_FOLDER,) if settings.profile is Profile.GAIA else (),
         ),
@@ -92,6 +109,29 @@ def look(tree: Path, release: str, settings: AgentSettings) -> Hardware:
         cuda_version,
         limits,
     )
+
+
+def _undivided(
+    found: Iterable[device.Device], gpus: Mapping[str, mig_instances.Gpu]
+) -> Iterator[device.Device]:
+    """Yield *found* with each of *gpus* in place of its MIG devices."""
+    done: set[str] = set()
+    for one in found:
+        uuid = one.instance.parent if one.instance else one.uuid
+        if uuid not in gpus:
+            yield one
+        elif uuid not in done:
+            done.add(uuid)
+            gpu = gpus[uuid]
+            yield dataclasses.replace(
+                one,
+                uuid=uuid,
+                index=gpu.index,
+                name=gpu.name,
+                memory_bytes=max(profile.memory_bytes for profile in gpu.profiles),
+                mig=False,
+                instance=None,
+            )
 
 
 def _capabilities(

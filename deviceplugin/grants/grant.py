@@ -142,7 +142,14 @@ class Grant:
     @property
     def whole(self) -> bool:
         """Whether it is for whole devices, which are used with the driver and no shim."""
-        return bool(self.shares) and self.shares[0].vcore == quantity.WHOLE_DEVICE
+        return bool(self.shares) and (
+            self.shares[0].vcore == quantity.WHOLE_DEVICE or bool(self.mig)
+        )
+
+    @property
+    def mig(self) -> str:
+        """The placement of its own MIG instance, such as 1g.10gb@6; empty: it has none."""
+        return self.shares[0].mig if self.shares else ""
 
     @property
     def label(self) -> str:
@@ -158,7 +165,7 @@ def dump(grant: Grant) -> dict[str, Any]:
         "created": grant.created,
         "owner": _fields(grant.owner) if grant.owner else None,
         "vmemory_ids": sorted(grant.vmemory_ids),
-        "shares": [_fields(share) for share in grant.shares],
+        "shares": [_share(share) for share in grant.shares],
         "policy": grant.policy.name.lower(),
         "ceiling": grant.ceiling,
         "wished": grant.wished,
@@ -172,9 +179,19 @@ def dump(grant: Grant) -> dict[str, Any]:
 def _claim(claim: GrantClaim) -> dict[str, Any]:
     found = _fields(claim)
     for name in ("results", "shares"):
-        found[name] = [_fields(member) for member in found[name]]
+        found[name] = [
+            _share(member) if name == "shares" else _fields(member) for member in found[name]
+        ]
     del found["priority"]
     return {**found, "policy": claim.policy.name.lower(), **_priority(claim)}
+
+
+def _share(share: datatypes.NodeShare) -> dict[str, Any]:
+    """Return the JSON fields of a share; most have no MIG instance of their own."""
+    found = _fields(share)
+    if not share.mig:
+        del found["mig"]
+    return found
 
 
 def _priority(it: Grant | GrantClaim) -> dict[str, str]:

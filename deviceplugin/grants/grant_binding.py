@@ -171,6 +171,8 @@ class NodeCapacity:
         count_of = chosen.wanted.count_of
         wishes = placement.wishes(wanting, pod.containers, self.devices, self.unit, count_of)
         asked = chosen.wanted.pod(wishes, self.packing)
+        if asked.selector.mig:
+            placement.check_instances(wishes)
         now = datatypes.NodeDevices(tuple(self.devices), self.allocated.held(self.known))
         try:
             return placement.place_pod(now, lambda: self._empty({pod.uid}, chosen), asked, chosen)

@@ -61,7 +61,9 @@ def _held_by_pod(own: list[Grant], unit: int) -> Iterator[datatypes.Holding]:
             share for grant in there if grant.whole for share in grant.shares if share.uuid == uuid
         ]
         if whole:
-            yield datatypes.Holding(whole[0], holder)
+            # A device has one whole share, or a MIG instance for each container.
+            for share in whole if whole[0].mig else whole[:1]:
+                yield datatypes.Holding(share, holder)
             continue
         vcore, vmemory = (
             frozenset().union(*(_given(kind, grant, uuid) for grant in there))
@@ -135,7 +137,8 @@ def _capacity(
     free = max(size - len(given), 0)
     left = sum(_left(kind, grant, device.uuid, unit) for grant in there if grant.over)
     left += sum(map(len, _by_pod(kind, there, device.uuid))) - len(given)
-    closed = free if any(grant.whole for grant in there) else min(left, free)
+    whole = any(grant.whole and not grant.mig for grant in there)
+    closed = free if whole else min(left, free)
     return device_ids.ResourceCapacity(
         size,
         own,

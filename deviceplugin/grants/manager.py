@@ -480,6 +480,10 @@ class GrantManager:
             raise RefusedError(
                 f"a granted device does not exist any more: {exc}", final=True
             ) from exc
+        except errors.UnavailableError as exc:
+            if not grant.mig:
+                raise
+            raise RefusedError(f"its MIG instance {grant.mig}: {exc}", final=False) from exc
 
     def _end(self, over: Iterable[grants.Grant]) -> None:
         """End grants: no container starts on them again, and their shares are free.

@@ -14,6 +14,7 @@ from pyvgpu.allocator import (
     datatypes,
     device_selector,
     free_capacity,
+    mig_placement,
     placement_explanation,
     pod_placement,
     requests,
@@ -130,6 +131,15 @@ def _need(
         return requests.read(len(one.vcore), len(one.vmemory) * unit, count, least=least)
     except errors.UsageError as exc:
         raise RefusedError(f"container {one.name}: {exc}", final=True) from exc
+
+
+def check_instances(wishes: Iterable[datatypes.Container]) -> None:
+    """Raise RefusedError for a container that requests several MIG instances."""
+    for wish in wishes:
+        try:
+            mig_placement.check_need(wish.need)
+        except errors.UsageError as exc:
+            raise RefusedError(f"container {wish.name}: {exc}", final=True) from exc
 
 
 def place_pod(

@@ -267,6 +267,15 @@ CONTAINERS = Group(
             given=False,
         ),
         Option(
+            "--dynamic-mig",
+            "none|all|UUID,...",
+            "dynamic_mig",
+            "GPUs in MIG mode on which pods get MIG instances of their own: the agent creates and "
+            "destroys these",
+            agent_settings.read_dynamic_mig,
+            "none",
+        ),
+        Option(
             "--no-driver-limits",
             "",
             "driver_limits",
@@ -382,6 +391,10 @@ def settings_of(
         raise errors.UsageError(
             f"--time-slicing-replicas {slicing.replicas}: whole devices need CDI; leave out "
             "--no-require-cdi"
+        )
+    if made.dynamic_mig and not made.require_cdi:
+        raise errors.UsageError(
+            "--dynamic-mig: MIG instances need CDI; leave out --no-require-cdi"
         )
     if (made.placement is Placement.EXTENDER) != (made.placement_key is not None):
         raise errors.UsageError(

@@ -10,6 +10,7 @@ import pytest
 
 from pyvgpu import errors
 from pyvgpu.allocator import datatypes
+from pyvgpu.deviceplugin import agent_settings
 from pyvgpu.deviceplugin.containers import mig_instances
 from pyvgpu.simulation import mig, simulator
 
@@ -28,7 +29,8 @@ from pyvgpu.allocator import datatypes
 from pyvgpu.deviceplugin.containers import gpu_instances, mig_instances
 from pyvgpu.volumes import atomic_files
 
-step, library, folder, gpu, code = int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), *sys.argv[4:]
+step, gpu, code = int(sys.argv[1]), *sys.argv[4:]
+library, folder = map(Path, sys.argv[2:4])
 count = 0
 
 def die():
@@ -318,13 +320,13 @@ def test_damaged_records_stop_the_agent(tmp_path):
 @pytest.mark.parametrize("text", ["", "0", "all,GPU-1", "GPU-1,", "MIG-1"])
 def test_selection_that_names_no_gpu_is_refused(text):
     with pytest.raises(errors.UsageError, match="must be none, all, or UUIDs"):
-        mig_instances.parse(text)
+        agent_settings.read_dynamic_mig(text, "--dynamic-mig")
 
 
 def test_selections():
-    assert mig_instances.parse("none") == frozenset()
-    assert mig_instances.parse("all") == {"all"}
-    assert mig_instances.parse("GPU-1, GPU-2") == {"GPU-1", "GPU-2"}
+    assert agent_settings.read_dynamic_mig("none", "--dynamic-mig") == frozenset()
+    assert agent_settings.read_dynamic_mig("all", "--dynamic-mig") == {"all"}
+    assert agent_settings.read_dynamic_mig("GPU-1, GPU-2", "--dynamic-mig") == {"GPU-1", "GPU-2"}
 
 
 def test_records_are_read_as_they_were_written(tmp_path):

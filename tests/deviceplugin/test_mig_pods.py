@@ -1,0 +1,193 @@
+"""Pods that request MIG instances get their own, which live as long as the pods."""
+
+import contextlib
+import json
+import re
+import signal
+
+import node_process
+import pytest
+import simulated_node
+from fake_kubelet import VCORE, StartError, container, pod
+
+from pyvgpu import names
+from pyvgpu.simulation import mig, simulator
+
+pytestmark = pytest.mark.slow
+
+CAPS = 235  # a major number
+
+
+def capabilities(proc):
+    """Write the driver's files of all instances that a GPU can have below *proc*."""
+    proc.mkdir(exist_ok=True)
+    (proc / "devices").write_text(f"Character devices:\n{CAPS} nvidia-caps\n")
+    for instance in range(15):
+        own = proc / f"driver/nvidia/capabilities/gpu0/mig/gi{instance}"
+        minor = 3 + 9 * instance
+        for path, number in ((own, minor), (own / "ci0", minor + 1)):
+            path.mkdir(parents=True, exist_ok=True)
+            (path / "access").write_text(f"DeviceFileMinor: {number}\nDeviceFileMode: 292\n")
+
+
+@pytest.fixture(name="node")
+def fixture_node(kubelet, tmp_path):
+    """A node with a GPU in MIG mode without instances, and another GPU."""
+    machine = simulator.open_machine("h100:mig=none,t4", tmp_path / "machines")
+    root = simulated_node.make(tmp_path / "root", simulated_node.nodes(2))
+    capabilities(root / "proc")
+    with contextlib.ExitStack() as stack:
+        yield node_process.Node(kubelet, machine, root, tmp_path, stack)
+
+
+def start(node, cluster, *options):
+    return node.start("--kubeconfig", cluster.kubeconfig, "--dynamic-mig", "all", *options)
+
+
+def admitted(node, cluster, name, need, annotations):
+    one = node.kubelet.admit(pod(name, container("x", *need)))
+    cluster.add(one, annotations)
+    return one
+
+
+def instances(node):
+    return {(one.profile, one.uuid) for one in simulator.mig_state(node.machine).instances}
+
+
+def of_profile(name):
+    return {names.MIG_ANNOTATION: name}
+
+
+HARDWARE = {names.ISOLATION_ANNOTATION: "hardware"}
+
+
+def test_pod_gets_an_instance_that_lives_as_long_as_the_pod(node, cluster):
+    kubelet = node.kubelet
+    agent = start(node, cluster)
+    kubelet.until_offered()
+    assert len(kubelet.healthy(VCORE)) == 200
+    one = admitted(node, cluster, "p", (10, 4), of_profile("1g.10gb"))
+    answer = kubelet.start_container(one, "x")
+    ((profile, uuid),) = instances(node)
+    assert profile == "1g.10gb"
+    edits = node.specification(answer)
+    (found,) = [one for one in simulator.mig_state(node.machine).instances if one.uuid == uuid]
+    minor = 3 + 9 * found.gpu_instance
+    devices = {one["path"] for one in edits["deviceNodes"]}
+    assert {path for path in devices if "nvidia-cap" in path} == {
+        f"/dev/nvidia-caps/nvidia-cap{minor}",
+        f"/dev/nvidia-caps/nvidia-cap{minor + 1}",
+    }, "its own two"
+    assert "/dev/nvidia0" in devices
+    assert "/dev/nvidia1" not in devices
+    assert all(mount["containerPath"] != "/etc/pyvgpu" for mount in edits["mounts"])
+
+    node_process.ended(agent, signal.SIGKILL)
+    agent = start(node, cluster)
+    kubelet.until_offered()
+    assert kubelet.start_container(one, "x") == answer, "the container is restarted"
+    assert instances(node) == {("1g.10gb", uuid)}
+
+    node_process.ended(agent, signal.SIGKILL)
+    kubelet.remove(one)
+    start(node, cluster)
+    node.until(lambda: not instances(node))
+    assert (node.machine.folder / mig.FILE).read_text() == "gpu 0\n", "the mode stays"
+
+
+def test_smallest_profile_for_the_request_and_shares_stay_off_the_gpu(node, cluster):
+    kubelet = node.kubelet
+    start(node, cluster)
+    kubelet.until_offered()
+    kubelet.start_container(admitted(node, cluster, "a", (20, 32), HARDWARE), "x")
+    assert {name for name, _ in instances(node)} == {"2g.20gb"}
+    share = admitted(node, cluster, "b", (60, 8), {})
+    answer = kubelet.start_container(share, "x")
+    assert node.quota(answer)[2] == node.machine.devices[1].uuid
+    cluster_sees = cluster.published.devices[0]
+    assert {"1g.10gb", "1g.10gb+me", "7g.80gb"} <= {
+        profile.name for profile in cluster_sees.profiles
+    }
+    assert cluster_sees.taken == ()
+
+
+def test_requests_are_placed_until_none_fits_and_the_next_waits(node, cluster):
+    kubelet = node.kubelet
+    start(node, cluster)
+    kubelet.until_offered()
+    first = admitted(node, cluster, "a", (45, 100), of_profile("3g.40gb"))
+    kubelet.start_container(first, "x")
+    kubelet.start_container(admitted(node, cluster, "b", (45, 100), HARDWARE), "x")
+    late = admitted(node, cluster, "c", (10, 4), of_profile("1g.10gb"))
+    with pytest.raises(StartError, match=r"no place for 1g.10gb beside 3g.40gb@0, 3g.40gb@4"):
+        kubelet.start_container(late, "x")
+    kubelet.remove(first)
+    node.until(lambda: len(instances(node)) == 1)
+    kubelet.start_container(late, "x")
+    assert sorted(name for name, _ in instances(node)) == ["1g.10gb", "3g.40gb"]
+
+
+@pytest.mark.parametrize(
+    ("need", "annotations", "words"),
+    [
+        ((10, 4), of_profile("5g.50gb"), "has no MIG profile 5g.50gb; it has 1g.10gb"),
+        ((50, 4), of_profile("1g.10gb"), "it has 12 vcore and 9.8GiB"),
+        ((10, 4), of_profile("big"), "must be the name of a MIG profile"),
+        ((200, 0), HARDWARE, "a container gets one instance"),
+    ],
+    ids=["profile", "figures", "word", "devices"],
+)
+def test_invalid_requests_are_refused_with_what_is_valid(node, cluster, need, annotations, words):
+    start(node, cluster)
+    node.kubelet.until_offered()
+    if need[0] == 200:
+        node.until(lambda: len(node.kubelet.healthy(VCORE)) == 200)
+    one = admitted(node, cluster, "p", need, annotations)
+    with pytest.raises(StartError, match=re.escape(words)):
+        node.kubelet.start_container(one, "x")
+    assert instances(node) == set()
+
+
+def test_without_the_option_the_gpu_is_reported_as_before(node, cluster):
+    node.start("--kubeconfig", cluster.kubeconfig)
+    node.kubelet.until_offered()
+    assert len(node.kubelet.healthy(VCORE)) == 100
+    one = admitted(node, cluster, "p", (10, 4), of_profile("1g.10gb"))
+    with pytest.raises(StartError, match="--dynamic-mig"):
+        node.kubelet.start_container(one, "x")
+    assert instances(node) == set()
+
+
+def test_lost_checkpoint_is_recovered_with_the_instance(node, cluster):
+    kubelet = node.kubelet
+    agent = start(node, cluster)
+    kubelet.until_offered()
+    one = admitted(node, cluster, "p", (10, 4), of_profile("1g.10gb"))
+    answer = kubelet.start_container(one, "x")
+    before = instances(node)
+    node_process.ended(agent, signal.SIGKILL)
+    for file in node.state.glob("grants*"):
+        file.unlink()
+    start(node, cluster)
+    kubelet.until_offered()
+    assert kubelet.start_container(one, "x") == answer
+    assert instances(node) == before
+
+
+def test_xid_of_an_instance_leaves_the_gpu_healthy(node, cluster):
+    kubelet = node.kubelet
+    start(node, cluster, "--listen", "127.0.0.1:0", "--recover-seconds", "3600")
+    kubelet.until_offered()
+    kubelet.start_container(admitted(node, cluster, "p", (10, 4), of_profile("1g.10gb")), "x")
+    (found,) = simulator.mig_state(node.machine).instances
+
+    def states():
+        return {
+            one["uuid"]: one["state"] for one in json.loads(node.ask("/status.json")[1])["devices"]
+        }
+
+    gpu = node.machine.devices[0].uuid
+    node.until(lambda: states()[gpu] == "healthy")
+    simulator.set_faults(node.machine, f"xid 0 79 {found.gpu_instance} 0", "xid 1 79")
+    node.until(lambda: states()[node.machine.devices[1].uuid] == "unhealthy")
+    assert states()[gpu] == "healthy"

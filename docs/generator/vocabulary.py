@@ -97,6 +97,11 @@ WRITTEN_ON_PODS: tuple[Row, ...] = (
         "for several devices: `preferred`, `nvlink` or `numa`",
         "nvlink",
     ),
+    (
+        names.MIG_ANNOTATION,
+        "a MIG profile: each container gets an instance of it of its own",
+        "1g.10gb",
+    ),
     (names.PLACEMENT_ANNOTATION, "`binpack`, `spread` or `topology`, among nodes", "topology"),
     (
         names.GANG_ANNOTATION,

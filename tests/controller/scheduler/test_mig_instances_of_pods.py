@@ -26,13 +26,15 @@ def test_burst_of_pods_is_counted_before_an_agent_reports_anything(known):
     decider = extender.Decider(known)
     places = []
     for name in "ab":
-        one = ask(name)
+        one = ask(name, vcore=30)
         assert list(decider.filter(one, ["n0"], 0).fitting) == ["n0"]
         (share,) = known.reserve(one, "n0", 0.0)["main"]
         places.append(share.mig)
-        assert (share.vcore, share.uuid) == (40, mig_profiles.gpu().uuid)
+        assert (share.vcore, share.uuid) == (30, mig_profiles.gpu().uuid)
     assert sorted(places) == ["3g.40gb@0", "3g.40gb@4"]
-    assert decider.filter(ask("c"), ["n0"], 0).failed == {index.RefusalReason.PLACES.value: ["n0"]}
+    assert decider.filter(ask("c", vcore=30), ["n0"], 0).failed == {
+        index.RefusalReason.PLACES.value: ["n0"]
+    }
 
 
 def test_bound_pods_are_counted_by_their_sealed_choice(known):

@@ -26,13 +26,13 @@ def test_burst_of_pods_is_counted_before_an_agent_reports_anything(known):
     decider = extender.Decider(known)
     places = []
     for name in "ab":
-        one = ask(name, vcore=30)
+        one = ask(name, vcore=30, size=20)
         assert list(decider.filter(one, ["n0"], 0).fitting) == ["n0"]
         (share,) = known.reserve(one, "n0", 0.0)["main"]
         places.append(share.mig)
         assert (share.vcore, share.uuid) == (30, mig_profiles.gpu().uuid)
     assert sorted(places) == ["3g.40gb@0", "3g.40gb@4"]
-    assert decider.filter(ask("c", vcore=30), ["n0"], 0).failed == {
+    assert decider.filter(ask("c", vcore=30, size=20), ["n0"], 0).failed == {
         index.RefusalReason.PLACES.value: ["n0"]
     }
 

@@ -98,7 +98,8 @@ class MigInstances:
         self._library: Path | None = None
         self._gpus: dict[str, Gpu] = {}
         self._taken: dict[str, tuple[str, ...]] = {}
-        self._told: dict[str, tuple[str, ...]] = {}  # at the last collection
+        self._used: dict[str, int] = {}
+        self._reported: dict[str, tuple[str, ...]] = {}  # at the last collection
         self._records = _read(self._file)
 
     @property
@@ -251,9 +252,20 @@ class MigInstances:
         with self._lock:
             for uuid in list(self._gpus):
                 with contextlib.suppress(errors.UnavailableError), self._open(uuid):
-                    pass
-            before, self._told = self._told, dict(self._taken)
-            return self._told != before
+                    self._measure(uuid)
+            before, self._reported = self._reported, dict(self._taken)
+            return self._reported != before
+
+    @property
+    def used_bytes(self) -> Mapping[str, int]:
+        """The memory in use of each instance at the last collection, by GPU/placement."""
+        return self._used
+
+    def _measure(self, uuid: str) -> None:
+        for record in self._records.values():
+            if record.gpu == uuid and record.state is State.READY:
+                with contextlib.suppress(pynvml.NVMLError):
+                    self._used = {**self._used, record.share.target: nvml.used_bytes(record.uuid)}
 
     def _destroy(self, record: Record) -> None:
         if record.boot != self._boot:
@@ -292,6 +304,7 @@ class MigInstances:
 
     def _drop(self, record: Record) -> None:
         self._write({k: one for k, one in self._records.items() if k != record.grant})
+        self._used = {k: size for k, size in self._used.items() if k != record.share.target}
         log.info("ended MIG instance %s on GPU %s", record.share.mig, record.gpu)
 
     def _write(self, records: dict[str, Record]) -> None:

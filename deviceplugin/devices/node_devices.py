@@ -210,9 +210,16 @@ class Devices:
 
     @property
     def answers(self) -> Mapping[str, health.ProbeResult]:
-        """NVML's last answer about each device that responds, by UUID."""
+        """NVML's last answer about each device that responds, by UUID.
+
+        And about the MIG instances of pods, by the target of their shares.
+        """
         watcher = self._watcher
-        return {} if watcher is None or self._away else watcher.answers
+        if watcher is None or self._away:
+            return {}
+        used = {} if self._instances is None else self._instances.used_bytes
+        own = {key: health.ProbeResult(used_bytes=size, busy=None) for key, size in used.items()}
+        return {**watcher.answers, **own}
 
     @property
     def findings(self) -> tuple[quota_audit.Finding, ...]:

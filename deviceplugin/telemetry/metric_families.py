@@ -249,10 +249,10 @@ def parts(sources: MetricSources) -> Iterator[ContainerSample]:
 def use_of(
     sources: MetricSources, answers: Mapping[str, ProbeResult], grant: Grant, uuid: str
 ) -> usage.Use:
-    """Return a container's usage of a device; of a whole device, NVML's total."""
+    """Return a container's usage of a device; of a whole device or MIG instance, NVML's total."""
     if not grant.whole:
         return sources.use(grant.id, uuid)
-    answer = answers.get(uuid)
+    answer = answers.get(grant.shares[0].target if grant.mig else uuid)
     if answer is None:
         return usage.NOTHING
     return usage.Use(ratio=answer.busy or 0.0, held_bytes=answer.used_bytes)

@@ -99,6 +99,11 @@ class NodeShare:
     vmemory: int  # bytes
     mig: str = ""  # placement of the container's own instance, such as 1g.10gb@6; empty: none
 
+    @property
+    def target(self) -> str:
+        """The UUID of the device; of a MIG instance of its own with the placement."""
+        return f"{self.uuid}/{self.mig}" if self.mig else self.uuid
+
     def __post_init__(self) -> None:
         if not 1 <= self.vcore <= WHOLE:
             raise errors.DataError(f"share vcore={self.vcore}: must be from 1 to {WHOLE}")

@@ -281,6 +281,10 @@ def test_an_instance_in_use_is_kept_until_its_process_ends(empty):
         stdout=subprocess.PIPE,
     ) as tenant:
         assert tenant.stdout.readline() == b"on\n"
+        _, out = empty.run(f"{WANT}; print(*instances.used_bytes.items())")
+        (shown,) = out.splitlines()[:1]
+        assert shown.startswith(f"('{empty.gpu}/1g.10gb@6', ")
+        assert int(shown.rstrip(")").rpartition(" ")[2]) > 0, "the context's memory"
         _, out = empty.run(f"{RELEASE}; print(instances.taken(gpu))")
         assert out.splitlines()[0] == "('1g.10gb@6',)", "its place counts as taken"
         assert empty.there == {("1g.10gb", uuid)}

@@ -102,6 +102,11 @@ WRITTEN_ON_PODS: tuple[Row, ...] = (
         "a MIG profile: each container gets an instance of it of its own",
         "1g.10gb",
     ),
+    (
+        names.ISOLATION_ANNOTATION,
+        "`quota`, or `hardware`: a MIG instance of the smallest profile that suffices",
+        "hardware",
+    ),
     (names.PLACEMENT_ANNOTATION, "`binpack`, `spread` or `topology`, among nodes", "topology"),
     (
         names.GANG_ANNOTATION,

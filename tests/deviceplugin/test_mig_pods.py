@@ -58,6 +58,12 @@ def of_profile(name):
     return {names.MIG_ANNOTATION: name}
 
 
+def until_registered(node, agents):
+    """Wait until so many agents, one after the other, have registered; kubelet keeps old offers."""
+    node.until(lambda: node.log.read_text().count("registered pyvgpu.io/vmemory") == agents)
+    node.kubelet.until_offered()
+
+
 HARDWARE = {names.ISOLATION_ANNOTATION: "hardware"}
 
 
@@ -84,7 +90,7 @@ def test_pod_gets_an_instance_that_lives_as_long_as_the_pod(node, cluster):
 
     node_process.ended(agent, signal.SIGKILL)
     agent = start(node, cluster)
-    kubelet.until_offered()
+    until_registered(node, 2)
     assert kubelet.start_container(one, "x") == answer, "the container is restarted"
     assert instances(node) == {("1g.10gb", uuid)}
 
@@ -169,7 +175,7 @@ def test_lost_checkpoint_is_recovered_with_the_instance(node, cluster):
     for file in node.state.glob("grants*"):
         file.unlink()
     start(node, cluster)
-    kubelet.until_offered()
+    until_registered(node, 2)
     assert kubelet.start_container(one, "x") == answer
     assert instances(node) == before
 

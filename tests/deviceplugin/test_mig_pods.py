@@ -59,7 +59,7 @@ def of_profile(name):
 
 
 def until_registered(node, agents):
-    """Wait until so many agents, one after the other, have registered; kubelet keeps old offers."""
+    """Wait until so many agents have registered in turn: kubelet keeps the offers of the last."""
     node.until(lambda: node.log.read_text().count("registered pyvgpu.io/vmemory") == agents)
     node.kubelet.until_offered()
 

@@ -74,7 +74,7 @@ class Manifest:
             document: Any = json.loads((tree / FILE).read_bytes())
             if document["layout"] != _LAYOUT:
                 return None
-            return cls({path: TreeEntry(**fields) for path, fields in document["entries"].items()})
+            return cls({path: _entry(fields) for path, fields in document["entries"].items()})
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
 
@@ -104,6 +104,11 @@ class Manifest:
             )
         except OSError:
             return False
+
+
+def _entry(found: Mapping[str, Any]) -> TreeEntry:
+    """Return an entry without the fields that only a later version knows."""
+    return TreeEntry(**{name: found[name] for name in TreeEntry.__slots__ if name in found})
 
 
 def _listed(tree: Path) -> set[str]:

@@ -123,11 +123,12 @@ class NodeMirror:
         """Return the last recorded state; None if there is no valid one."""
         try:
             document: Any = json.loads((self.output / STATE).read_bytes())
-            if document.pop("layout") != _LAYOUT:
+            if document["layout"] != _LAYOUT:
                 return None
-            del document["since"]
-            driver, remarks = DriverState(document.pop("driver")), tuple(document.pop("remarks"))
-            return MirrorState(driver, remarks=remarks, **document)
+            # A later version may have written more fields, an earlier one fewer.
+            known = {name: document[name] for name in MirrorState.__slots__ if name in document}
+            known["remarks"] = tuple(known.get("remarks", ()))
+            return MirrorState(**{**known, "driver": DriverState(known["driver"])})
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
 

@@ -24,7 +24,7 @@ from pyvgpu.controller.sidecar.sidecar_pods import ContainerState
 from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pyvgpu.controller.sidecar import marking, nodes, sidecar_pods
     from pyvgpu.kube.objects import Operation
@@ -46,10 +46,9 @@ class Image:
 def asked_for(pod: sidecar_pods.Pod) -> frozenset[str]:
     """Return the images of the pod's valid swap requests, and those to be restored."""
     found: set[str] = set()
-    for annotation in (names.SWAP_ANNOTATION, names.SWAPPED_ANNOTATION):
+    for read in (_requested, _originals):
         with contextlib.suppress(ValueError):
-            wanted = _read(pod.annotations.get(annotation))
-            found |= {image.image for image in wanted.values()}
+            found |= {image.image for image in read(pod).values()}
     return frozenset(found)
 
 
@@ -64,11 +63,11 @@ def reconcile(
     if pod.deleted or pod.static or pod.phase in main_completion.TERMINAL:
         return None
     try:
-        wanted = _read(pod.annotations.get(names.SWAP_ANNOTATION))
+        wanted = _requested(pod)
     except ValueError as exc:
         return _refuse(pod, str(exc))
     try:
-        kept = _read(pod.annotations.get(names.SWAPPED_ANNOTATION))
+        kept = _originals(pod)
     except ValueError:
         kept = {}  # malformed: nothing can be restored
     marked = {entry.name: entry for entry in marks.sidecars}
@@ -172,14 +171,28 @@ def _refuse(pod: sidecar_pods.Pod, why: str) -> actions.Decision:
     return actions.Decision(message, (actions.event(pod, "SwapRefused", message, warning=True),))
 
 
-def _read(text: str | None) -> dict[str, Image]:
+def _requested(pod: sidecar_pods.Pod) -> dict[str, Image]:
+    """Return a user's request; a field with a wrong name is an error."""
+    return _read(pod.annotations.get(names.SWAP_ANNOTATION), lambda entry: Image(**entry))
+
+
+def _originals(pod: sidecar_pods.Pod) -> dict[str, Image]:
+    """Return the images to be restored, as this or another version has written them."""
+    return _read(pod.annotations.get(names.SWAPPED_ANNOTATION), _known)
+
+
+def _known(entry: Any) -> Image:
+    return Image(**{name: entry[name] for name in Image.__slots__ if name in entry})
+
+
+def _read(text: str | None, parse: Callable[[Any], Image]) -> dict[str, Image]:
     try:
         document: Any = json.loads(text) if text else {}
         if not isinstance(document, dict):
             raise ValueError("must be a JSON object")
         found = {}
         for name, entry in document.items():
-            image = Image(**entry)
+            image = parse(entry)
             if not isinstance(image.image, str) or not _NAME.fullmatch(image.image):
                 raise ValueError(f"the image of {name!r} must be a name")
             if image.program is not None and not _is_path(image.program):

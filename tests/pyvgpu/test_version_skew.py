@@ -5,17 +5,24 @@ and as an earlier one would have written it, without the fields that have defaul
 """
 
 import copy
+import dataclasses
 import datetime
 import json
+import tempfile
+from pathlib import Path
 
 import pod_objects as make
 import pytest
 
 from pyvgpu.allocator import annotations, datatypes
 from pyvgpu.controller.claims import claim_totals
-from pyvgpu.controller.sidecar import exit_reports, nodes, records, sidecar_pods
+from pyvgpu.controller.sidecar import exit_reports, nodes, records, sidecar_pods, swaps
 from pyvgpu.controller.sidecar.how import Method
 from pyvgpu.deviceplugin import grants
+from pyvgpu.deviceplugin.grants import grant_log
+from pyvgpu.deviceplugin.kubelet import checkpoint_file, device_ids
+from pyvgpu.machine import holders, memory_limit
+from pyvgpu.volumes import manifest, node_mirror
 
 KEY = b"k" * 32
 GIB = 1 << 30
@@ -67,6 +74,55 @@ def grant():
     return grants.dump(grants.Grant("0" * 16, *ids, (SHARE,)))
 
 
+def reservation():
+    return dataclasses.asdict(holders.Holder("train", "python train.py", 30))
+
+
+def limit():
+    return json.loads(memory_limit.Limit(("/sys/fs/cgroup/a",), (GIB,), "").dump())
+
+
+def swapped():
+    return {"log": {"image": "shipper:1", "program": "/bin/ship", "pull": True}}
+
+
+def read_swapped(document):
+    noted = {"annotations": {"pyvgpu.io/swapped": json.dumps(document)}}
+    return swaps.asked_for(sidecar_pods.read(make.pod(metadata=noted)))
+
+
+def kubelets_checkpoint():
+    answer = {"PodUID": "uid", "ContainerName": "main", "AllocResp": ""}
+    devices = {"ResourceName": device_ids.OURS[0].name, "DeviceIDs": {"-1": ["c0"]}}
+    return {"Data": {"PodDeviceEntries": [{**answer, **devices}]}, "Checksum": 1}
+
+
+def from_file(read, name):
+    """Return a reader of a document in the file *name* of a folder, which *read* gets."""
+
+    def reader(document):
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, name).write_text(json.dumps(document))
+            return read(Path(folder))
+
+    return reader
+
+
+def mirror_manifest():
+    entries = {"lib": manifest.TreeEntry("lib64"), "a": manifest.TreeEntry(None, 1, 2, 3, "d")}
+    found = {path: dataclasses.asdict(entry) for path, entry in entries.items()}
+    return {"layout": 1, "entries": found}
+
+
+def read_mirror_state(folder):
+    return node_mirror.NodeMirror(folder, folder / "shim").state()
+
+
+def mirror_state():
+    found = {"driver": "present", "release": "550.54", "tree": "550.54-1", "reason": ""}
+    return {"layout": 1, "since": "now", **found, "remarks": ["left out"], "specification": ""}
+
+
 # For each record: a document, its reader, and the fields without which it is read just as well.
 RECORDS = {
     "pyvgpu.io/node-devices": (
@@ -95,6 +151,30 @@ RECORDS = {
         grants.load,
         {"": {"policy", "ceiling", "wished", "priority", "prioritized", "chosen", "claim"}},
     ),
+    "pyvgpu.io/swapped": (swapped, read_swapped, {"log": {"program", "pull"}}),
+    "reservation": (
+        reservation,
+        lambda document: holders.parse_holder(json.dumps(document).encode(), Path("promise.json")),
+        {},
+    ),
+    "driver limit": (limit, lambda document: memory_limit.load(json.dumps(document).encode()), {}),
+    "kubelet's checkpoint": (
+        kubelets_checkpoint,
+        from_file(
+            lambda folder: [*checkpoint_file.CheckpointFile(folder).read()], checkpoint_file.FILE
+        ),
+        {},
+    ),
+    "manifest of a mirror": (
+        mirror_manifest,
+        from_file(manifest.Manifest.read, manifest.FILE),
+        {"entries.lib": {"inode", "size", "mtime_ns", "digest"}},
+    ),
+    "state of a mirror": (
+        mirror_state,
+        from_file(read_mirror_state, node_mirror.STATE),
+        {"": {"since", "specification", "reason"}},
+    ),
 }  # fmt: skip
 EVERY = pytest.mark.parametrize(
     ("document", "read", "optional"),
@@ -113,7 +193,7 @@ def at(document, path):
 
 def structures(thing, depth=0):
     """Yield each object with fixed fields; not maps, whose keys are data."""
-    maps = ("grants", "containers", "links", "mains")
+    maps = ("grants", "containers", "links", "mains", "entries")
     if type(thing) is dict:
         yield thing
         for name, below in thing.items():
@@ -166,3 +246,23 @@ def test_reservations_of_a_later_version_count():
 
 def test_image_reports_of_a_later_version_are_read():
     assert nodes.read_images('{"a:1": true, "b:1": {"since": 1}}') == {"a:1": True}
+
+
+def test_grant_log_of_a_later_version_is_followed(tmp_path):
+    """Its header, its changes and their grants have more fields."""
+    found = grants.load(grant())
+    with grant_log.Checkpoint(tmp_path, "node") as log:
+        log.put(found)
+    file = tmp_path / grant_log.FILE
+    content = file.read_bytes()
+    lines = content.partition(b"\0")[0].splitlines(keepends=True)
+    changes = [{**grant_log._parse(line), "laterField": {"any": [1]}} for line in lines]
+    for change in changes:
+        for one in change.get("put", ()):
+            one["laterField"] = 1
+    written = b"".join(map(grant_log._line, changes))
+    assert written.count(b"laterField") == len(lines) + 1
+    file.write_bytes(written.ljust(len(content), b"\0"))
+    with grant_log.Checkpoint(tmp_path, "node") as log:
+        assert log.trouble == ""
+        assert log.grants == {found.id: found}

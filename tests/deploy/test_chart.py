@@ -68,7 +68,8 @@ def test_every_workload_has_network_policy_probes_and_limits(part):
     assert context.get("runAsNonRoot") or part["kind"] == "DaemonSet"
     assert container["resources"]["limits"]["memory"]
     assert set(container["resources"]["requests"]) == {"cpu", "memory"}
-    assert not ports or {"livenessProbe", "readinessProbe"} <= set(container)
+    probes = {"startupProbe", "livenessProbe", "readinessProbe"}
+    assert not ports or probes <= set(container)
 
 
 def test_no_role_has_wildcards():

@@ -25,7 +25,8 @@ KUBE_SCHEDULER = "localhost/kube-scheduler:1"
 LABEL = f"app.kubernetes.io/instance={RELEASE}"
 CHART = manifests.chart()
 
-_CLUSTER = Path(__file__).parents[1] / "e2e/cluster/cluster"
+CLUSTER = Path(__file__).parents[1] / "e2e/cluster/cluster"
+_OURS = "localhost/pyvgpu:"  # without the tag
 _SECONDS = "150s"
 
 
@@ -89,6 +90,20 @@ def clear() -> None:
 
 
 @contextlib.contextmanager
+def installed(file: Path) -> Iterator[None]:
+    """Keep the release installed while the block runs; print what its pods did if that fails."""
+    clear()
+    try:
+        install(file)
+        yield
+    except BaseException:
+        print(story())
+        raise
+    finally:
+        uninstall()
+
+
+@contextlib.contextmanager
 def monitored() -> Iterator[None]:
     """Install the Prometheus operator's CRDs while the block runs."""
     (kinds,) = Path(os.environ["CLUSTER_RUN"]).parent.glob("monitoring-*")
@@ -118,7 +133,20 @@ def images() -> set[str]:
         for workload in json.loads(found)["items"]
         for container in workload["spec"]["template"]["spec"]["containers"]
     ]
-    return {text.rpartition(":")[2] for text in texts if text.startswith("localhost/pyvgpu:")}
+    return {text.rpartition(":")[2] for text in texts if text.startswith(_OURS)}
+
+
+def set_tag(namespace: str, workload: str, tag: str) -> None:
+    """Change the tag of our image in a workload, such as deployment/webhook; await the rollout."""
+    where = ("--namespace", namespace)
+    found = json.loads(run("kubectl", "get", workload, *where, "--output=json"))
+    changed = [
+        f"{container['name']}={_OURS}{tag}"
+        for container in found["spec"]["template"]["spec"]["containers"]
+        if container["image"].startswith(_OURS)
+    ]
+    run("kubectl", "set", "image", workload, *changed, *where)
+    run("kubectl", "rollout", "status", workload, f"--timeout={_SECONDS}", *where)
 
 
 def things(kinds: str) -> set[str]:
@@ -186,7 +214,7 @@ def make_scheduler_image(folder: Path) -> str:
         *(f"--file={library}={library}" for library in libraries),
         *(f"--file={program}=/kube", "--link=/usr/bin/kube-scheduler=/kube"),
     )
-    run(_CLUSTER, "image", archive)
+    run(CLUSTER, "image", archive)
     archive.unlink()
     return KUBE_SCHEDULER
 

@@ -36,12 +36,5 @@ def release(images, folder, monitoring_kinds):
         monitoring={kind: {"enabled": True} for kind in ("rules", "podMonitor", "dashboard")},
     )
     file = charts.write(folder / "release.yaml", wanted)
-    charts.clear()
-    try:
-        charts.install(file)
+    with charts.installed(file):
         yield file
-    except BaseException:
-        print(charts.story())
-        raise
-    finally:
-        charts.uninstall()

@@ -9,23 +9,19 @@ import charts
 import documented
 import pytest
 import rig
-from agents import NODE, UNIT, container
+import undisturbed
+from agents import UNIT, container
 from waiting import wait_until
 
 from pyvgpu import names
 from pyvgpu.controller.scheduler import config_check
 from pyvgpu.deviceplugin.kubelet import device_ids
 from pyvgpu.kube import yaml_file
-from pyvgpu.simulation import simulator
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 PAGE = "start-cluster.md"
 REMOVED = "install.md"
-UNITS = 16  # memory units of the pod that runs throughout
-HELD = 1 << 30  # bytes that its process holds
-STAYS = "trap 'exit 0' TERM; /stays & while true; do sleep 0.1; done"
-PROCESSES = "for process in /proc/[0-9]*; do read -r stat < $process/stat && echo $stat; done"
 
 
 @pytest.fixture(scope="module")
@@ -37,33 +33,7 @@ def space(release):
 @pytest.fixture(scope="module")
 def running(space):
     """Return a pod with a share that runs through all tests, and its processes."""
-    has_devices()
-    space.create(
-        "pods", rig.pod("stays", container("a", 30, UNITS, STAYS), restartPolicy="Always")
-    )
-    pod = space.until("pods", "stays", lambda current: rig.runs(current, "a"))
-    wait_until(lambda: "[0, " in agents.logs(space, "stays", "a"))
-    return pod, processes(space)
-
-
-def inside(space, *command):
-    """Return the output of a command in the container that runs throughout."""
-    asked = ("exec", "--namespace", space.name, "stays", "--container", "a", "--", *command)
-    return charts.run("kubectl", *asked)
-
-
-def processes(space):
-    """Return the names, pids and start times of the long-running processes."""
-    rows = [line.split() for line in inside(space, "sh", "-c", PROCESSES).splitlines()]
-    return {(row[1], row[0], row[21]) for row in rows if row[1] == "(stays)" or row[0] == "1"}
-
-
-def has_devices(resources=device_ids.OURS, vcore=0, units=0):
-    """Wait until both simulated devices are allocatable, except for these amounts."""
-    memory = sum(device.memory_bytes // UNIT for device in simulator.parse_machine("h100:2"))
-    counts = (str(200 - vcore), str(memory - units))
-    wanted = dict(zip((resource.name for resource in resources), counts, strict=True))
-    rig.until_node(NODE, lambda node: wanted.items() <= node["status"]["allocatable"].items())
+    return undisturbed.start(space)
 
 
 def secrets():
@@ -77,37 +47,11 @@ def secrets():
     return [json.loads(secret)["data"] for secret in found]
 
 
-def is_untouched(space, running):
-    """Check that the pod's processes are the same as before, and still limited to their share."""
-    before, known = running
-    now = space.read("pods", before["metadata"]["name"])
-    assert now["metadata"]["uid"] == before["metadata"]["uid"]
-    found, first = rig.state(now, "a"), rig.state(before, "a")
-    assert (found["containerID"], found["restartCount"]) == (first["containerID"], 0)
-    assert rig.runs(now, "a")
-    assert processes(space) == known
-    assert len(known) == 2
-    said = dict(line.split(" ", 1) for line in inside(space, "/client").splitlines())
-    assert (int(said["total"]), said["wrong"]) == (UNITS * UNIT, "0")
-    assert 0 < int(said["taken"]) < UNITS * UNIT - HELD
-    assert said["refused"] != "0"
-
-
-def sees(space, name, vcore, units):
-    """Run a pod that allocates all it can; check that it got no more than its share."""
-    space.create("pods", rig.pod(name, container("a", vcore, units)))
-    ended = space.until("pods", name, rig.has_ended)
-    said = agents.said(ended, "a")
-    assert (int(said["total"]), said["wrong"]) == (units * UNIT, "0"), ended["status"]
-    assert said["refused"] != "0"
-    return ended
-
-
 def test_second_scheduler_chooses_a_share_that_is_enforced(space, running):
     pod, _ = running
     assert pod["spec"]["schedulerName"] == "pyvgpu"
     chosen = pod["metadata"]["annotations"][names.DEVICES_ANNOTATION]
-    other = sees(space, "other", 80, 16)
+    other = undisturbed.run_beside(space, "other", 80, 16)
     assert other["metadata"]["annotations"][names.DEVICES_ANNOTATION] != chosen
     usual = rig.pod("usual", rig.container("a", "true"))
     space.create("pods", usual)
@@ -133,8 +77,8 @@ def test_users_see_the_usage_and_a_healthy_agent(space, running, release):
         said = charts.run("kubectl", "vgpu", "top", "--namespace", space.name, "-o", "json")
         (part,) = json.loads(said)["parts"]
         assert (part["pod"], part["container"], part["vcore"]) == ("stays", "a", 30)
-        assert part["vmemoryBytes"] == UNITS * UNIT
-        return HELD < part["heldBytes"] < UNITS * UNIT  # from the agent
+        assert part["vmemoryBytes"] == undisturbed.UNITS * UNIT
+        return undisturbed.HELD < part["heldBytes"] < undisturbed.UNITS * UNIT  # from the agent
 
     wait_until(is_reported)
     where = ("--state", json.loads(release.read_text())["agent"]["state"])
@@ -185,42 +129,43 @@ def test_upgrade_and_rollback_disturb_no_running_pod(space, running, release, fo
     values["scheduler"]["replicas"] = 1
     charts.install(charts.write(folder / "upgrade.yaml", values), "upgrade")
     assert charts.images() == {"another"}
-    is_untouched(space, running)
-    has_devices()
-    sees(space, "upgraded", 50, 8)
+    undisturbed.check(space, running)
+    undisturbed.has_devices()
+    undisturbed.run_beside(space, "upgraded", 50, 8)
     charts.helm("rollback", charts.RELEASE, 1, "--wait")
     assert charts.images() == {charts.VERSION}
-    is_untouched(space, running)
-    has_devices()
-    sees(space, "back", 50, 8)
+    undisturbed.check(space, running)
+    undisturbed.has_devices()
+    undisturbed.run_beside(space, "back", 50, 8)
     assert secrets() == kept
 
 
 def test_profile_change_and_rollback_disturb_no_running_pod(space, running, release, folder):
     values = json.loads(release.read_text()) | {"profile": "gaia"}
     charts.install(charts.write(folder / "gaia.yaml", values), "upgrade")
-    has_devices(device_ids.GAIA, vcore=30, units=UNITS)  # without the pod's share
-    is_untouched(space, running)
+    # Without the pod's share.
+    undisturbed.has_devices(device_ids.GAIA, vcore=30, units=undisturbed.UNITS)
+    undisturbed.check(space, running)
     theirs = container("a", 0, 0)
     theirs["resources"] = {"limits": {device_ids.GAIA[0].name: "50", device_ids.GAIA[1].name: "8"}}
     space.create("pods", rig.pod("theirs", theirs))
     said = agents.said(space.until("pods", "theirs", rig.has_ended), "a")
     assert (int(said["total"]), said["wrong"]) == (8 * UNIT, "0")
     charts.helm("rollback", charts.RELEASE, 1, "--wait")
-    has_devices()
-    is_untouched(space, running)
-    sees(space, "ours", 50, 8)
+    undisturbed.has_devices()
+    undisturbed.check(space, running)
+    undisturbed.run_beside(space, "ours", 50, 8)
 
 
 def test_removal_leaves_only_running_pods(space, running, release, folder):
     charts.uninstall()
     assert charts.left() == []
-    is_untouched(space, running)
+    undisturbed.check(space, running)
     state = json.loads(release.read_text())["agent"]["state"]
     assert Path(state, "simulated").is_dir()  # running pods need it
     for step in documented.steps(REMOVED):
         documented.follow(step, folder, release)
-    is_untouched(space, running)
+    undisturbed.check(space, running)
     (node,) = json.loads(charts.run("kubectl", "get", "nodes", "--output=json"))["items"]
     noted = {**node["metadata"].get("annotations", {}), **node["metadata"]["labels"]}
     assert not [name for name in noted if name.startswith(("pyvgpu.io/", "gaia.tencent.com/"))]
@@ -240,13 +185,13 @@ def test_page_installs_and_removes_without_helm(space, running, folder):
     for step in documented.steps(PAGE):
         said[step] = documented.follow(step, folder, values)
         if "rollout" in step:
-            has_devices()
+            undisturbed.has_devices()
         if f"apply -f {name}.yaml" in step:
             phase = "jsonpath={.status.phase}=Succeeded"
             charts.run("kubectl", "wait", f"--for={phase}", f"pod/{name}", "--timeout=120s")
             ended = json.loads(charts.run("kubectl", "get", "pod", name, "--output", "json"))
             assert int(agents.said(ended, "main")["total"]) == 16 * UNIT
-            is_untouched(space, running)
+            undisturbed.check(space, running)
     assert f"{names.VCORE_RESOURCE}: 200" in " ".join("".join(said.values()).split())
     charts.pods_are_gone()
     assert charts.left() == []

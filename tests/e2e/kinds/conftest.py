@@ -7,7 +7,12 @@ import os
 import agents
 import charts
 import pytest
+import rig
+import undisturbed
 
+collect_ignore = (
+    [] if os.environ.get("CLUSTER_RUNTIME") == "nvidia" else ["test_default_runtime.py"]
+)
 PRIVILEGED = "pod-security.kubernetes.io/enforce=privileged"
 
 
@@ -43,3 +48,11 @@ def release(folder):
         raise
     finally:
         charts.uninstall()
+
+
+@pytest.fixture
+def space(release):
+    """Return a namespace, once both simulated devices are allocatable."""
+    undisturbed.has_devices()
+    with rig.space() as made:
+        yield made

@@ -12,13 +12,11 @@ import charts
 import pytest
 import rig
 import sidecars
-from agents import NODE, UNIT, container
+from agents import UNIT, container
 from waiting import wait_until
 
 from pyvgpu import names
-from pyvgpu.deviceplugin.kubelet import device_ids
 from pyvgpu.kube import apiserver
-from pyvgpu.simulation import simulator
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
@@ -26,17 +24,6 @@ USER = 65534
 UNITS = 16  # memory units of the pods
 STAYS = "trap 'exit 0' TERM; /stays & while true; do sleep 0.1; done"
 NVML = "/nvml-client > /dev/termination-log 2>&1"
-
-
-@pytest.fixture
-def space(release):
-    """Return a namespace, once both simulated devices are allocatable."""
-    units = sum(device.memory_bytes // UNIT for device in simulator.parse_machine("h100:2"))
-    resources = (resource.name for resource in device_ids.OURS)
-    wanted = dict(zip(resources, ("200", str(units)), strict=True))
-    rig.until_node(NODE, lambda node: wanted.items() <= node["status"]["allocatable"].items())
-    with rig.space() as made:
-        yield made
 
 
 def pod(name, *containers, **spec):

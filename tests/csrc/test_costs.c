@@ -363,7 +363,7 @@ static void test_long_runs_beside_contradict_short_ones_alone(void)
     CHECK("if only short ones are left, these", is_near(expected(key), 150 * US));
 }
 
-/* A launch in an idle stream waits for a time slice of others, who report too little. */
+/* A launch in an idle stream waits for a time slice of others that report too little. */
 static void test_waits_for_a_time_slice_do_not_contradict_a_time_alone(void)
 {
     struct costs_key key = costs_key(0x5820, 8);

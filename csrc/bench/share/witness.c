@@ -4,8 +4,8 @@
  *   witness PERIOD_NS      then "FROM UNTIL", ns of CLOCK_MONOTONIC, on standard input
  *
  * Every PERIOD_NS it advances the device to now and prints a line: the time, then PID:USED_NS for
- * each process: the union of the times in which its kernels and copies ran. Work is counted while it
- * runs, not when it is done, and independently of the shim's and the programs' own reports.
+ * each process: the union of the times in which its kernels and copies ran. Work is counted while
+ * it runs, not when it is done, and independently of the shim's and the programs' own reports.
  */
 #include "clock.h"
 #include "machine.h"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyvgpu.machine import quota_socket, reservations
-from pyvgpu.run import suspend_socket, suspender, suspension
+from pyvgpu.run import suspend_operation, suspend_socket, suspension
 
 if TYPE_CHECKING:
     import argparse
@@ -34,5 +34,5 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Resume the run."""
     found = quota_socket.find(options.name, reservations.Registries().live())
-    print(suspend_socket.send(found, suspender.SuspendOrder(suspension.Wish.RUNNING)))
+    print(suspend_socket.send(found, suspend_operation.SuspendOrder(suspension.Wish.RUNNING)))
     return 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors, quantity
 from pyvgpu.machine import quota_socket, reservations
-from pyvgpu.run import suspend_socket, suspender, suspension
+from pyvgpu.run import suspend_operation, suspend_socket, suspension
 
 if TYPE_CHECKING:
     import argparse
@@ -50,7 +50,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Suspend the run and print what was moved."""
-    order = suspender.SuspendOrder(
+    order = suspend_operation.SuspendOrder(
         suspension.Wish.SUSPENDED,
         options.keep,
         None

@@ -1,4 +1,6 @@
-"""Cgroup v2: its mount points, and the cgroup of a process.
+"""Cgroups: their mount points, and the cgroup of a process.
+
+Without the name of a controller of cgroup v1 all of this is about cgroup v2.
 
 See cgroups(7) and the kernel's admin-guide/cgroup-v2. Nothing here needs a controller.
 """
@@ -12,28 +14,30 @@ from pathlib import Path, PurePosixPath
 
 from pyvgpu.machine import mounts
 
-_TYPE = b"cgroup2"
+_TYPE, _TYPE_V1 = b"cgroup2", b"cgroup"
 _PROCESSES = "cgroup.procs"
 _PROC = Path("/proc")
 
 
-def mount() -> tuple[PurePosixPath, Path] | None:
+def mount(controller: str = "") -> tuple[PurePosixPath, Path] | None:
     """Return the mounted cgroup, relative to this process's cgroup namespace, and its mount point.
 
     Of several mounts the one that shows the most: a node agent sees its own and, if it is mounted,
-    the node's, whose path begins with one ``..`` for each level above. None: no cgroup v2.
+    the node's, whose path begins with one ``..`` for each level above. None: there is none.
     """
     found = None
     for line in (_PROC / "self/mountinfo").read_bytes().splitlines():
         before, _, behind = line.partition(b" - ")
-        if behind.split(b" ", 1)[0] == _TYPE:
+        kind, *_, options = behind.split()
+        of_v1 = kind == _TYPE_V1 and controller.encode() in options.split(b",")
+        if of_v1 if controller else kind == _TYPE:
             ((origin, point),) = mounts.parsed(before)
             if found is None or _ups(origin.path) >= _ups(found[0]):
                 found = origin.path, Path(point)
     return found
 
 
-def of_process(pid: int | None = None) -> Path | None:
+def of_process(pid: int | None = None, controller: str = "") -> Path | None:
     """Return the folder of a process's cgroup; without a *pid* that of this process.
 
     None: the process has ended, or no mount shows its cgroup.
@@ -42,8 +46,9 @@ def of_process(pid: int | None = None) -> Path | None:
         text = (_PROC / ("self" if pid is None else str(pid)) / "cgroup").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    placed = next((line[3:] for line in text.splitlines() if line.startswith("0::")), None)
-    found = mount()
+    lines = (line.split(":", 2) for line in text.splitlines())
+    placed = next((path for _, held, path in lines if controller in held.split(",")), None)
+    found = mount(controller)
     return None if placed is None or found is None else folder(PurePosixPath(placed), *found)
 
 

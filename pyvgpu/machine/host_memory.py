@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
 MARGIN_BYTES = 256 << 20  # of the driver, for each process, beyond the device memory
 _NO_LIMIT = "max"
+_CONTROLLER = "memory"  # of cgroup v1
+_FILES = (  # the limit, the usage, and the name of cached file contents in memory.stat
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),  # cgroup v1
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,15 +55,30 @@ def check(
             )
 
 
-def find(pids: Sequence[int], proc: Path = Path("/proc")) -> tuple[HostLimit, ...]:
-    """Return the limits that hold for the processes: the machine's, and those of their cgroups."""
+def find(
+    pids: Sequence[int], proc: Path = Path("/proc"), *, strict: bool = False
+) -> tuple[HostLimit, ...]:
+    """Return the limits that hold for the processes: the machine's, and those of their cgroups.
+
+    If it is *strict*, UnavailableError for a process whose cgroup cannot be read.
+    """
     found = [HostLimit("the machine (MemAvailable)", _available(proc / "meminfo"))]
     holding: dict[Path, set[int]] = {}
     for pid in pids:
-        cgroup = cgroups.of_process(pid)
-        while cgroup is not None and (cgroup / "cgroup.procs").exists():
-            holding.setdefault(cgroup, set()).add(pid)
-            cgroup = cgroup.parent
+        placed = [
+            folder
+            for folder in (cgroups.of_process(pid), cgroups.of_process(pid, _CONTROLLER))
+            if folder is not None and (folder / "cgroup.procs").exists()
+        ]
+        if strict and not placed:
+            raise errors.UnavailableError(
+                f"the memory limit of process {pid} cannot be read: no mount shows its cgroup, "
+                "such as the node's /sys/fs/cgroup"
+            )
+        for cgroup in placed:
+            while (cgroup / "cgroup.procs").exists():
+                holding.setdefault(cgroup, set()).add(pid)
+                cgroup = cgroup.parent
     for folder, members in sorted(holding.items()):
         left = left_in(folder)
         if left is not None:
@@ -69,23 +89,25 @@ def find(pids: Sequence[int], proc: Path = Path("/proc")) -> tuple[HostLimit, ..
 
 
 def left_in(cgroup: Path) -> int | None:
-    """Return the bytes left under the memory limit of a v2 cgroup, by its folder; None: no limit.
+    """Return the bytes left under the memory limit of a cgroup, by its folder; None: no limit.
 
     Cached file contents are reclaimed before a limit is reached, so they do not count.
     """
-    try:
-        limit = (cgroup / "memory.max").read_text().strip()
-        if limit == _NO_LIMIT:
-            return None
-        used = int((cgroup / "memory.current").read_text())
-    except (OSError, ValueError):
-        return None
-    cached = 0
-    with contextlib.suppress(OSError, ValueError):
-        for line in (cgroup / "memory.stat").read_text().splitlines():
-            if line.startswith("inactive_file "):
-                cached = int(line.split()[1])
-    return int(limit) - used + cached
+    for limit_file, usage_file, cached_name in _FILES:
+        try:
+            limit = (cgroup / limit_file).read_text().strip()
+            if limit == _NO_LIMIT:
+                return None
+            used = int((cgroup / usage_file).read_text())
+        except (OSError, ValueError):
+            continue
+        cached = 0
+        with contextlib.suppress(OSError, ValueError):
+            for line in (cgroup / "memory.stat").read_text().splitlines():
+                if line.startswith(f"{cached_name} "):
+                    cached = int(line.split()[1])
+        return int(limit) - used + cached
+    return None
 
 
 def _available(meminfo: Path) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors, log
 from pyvgpu.machine import quota_socket
-from pyvgpu.run import suspender
+from pyvgpu.run import suspend_operation, suspender
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,7 +39,7 @@ def answerer(
 
 
 def request(
-    promise: LiveReservation, order: suspender.SuspendOrder, sleep: Callable[[float], None]
+    promise: LiveReservation, order: suspend_operation.SuspendOrder, sleep: Callable[[float], None]
 ) -> str:
     """Send *order* to the supervisor of a run, and wait for its end: a line for the user.
 
@@ -64,7 +64,7 @@ def request(
         sleep(_PERIOD_SECONDS)
 
 
-def send(promise: LiveReservation, order: suspender.SuspendOrder) -> str:
+def send(promise: LiveReservation, order: suspend_operation.SuspendOrder) -> str:
     """Like :func:`request`, with the name of the run before the line or the error."""
     name = promise.name
     try:

@@ -7,7 +7,7 @@ import pytest
 from pyvgpu.errors import UnavailableError
 from pyvgpu.machine import host_memory
 from pyvgpu.machine.host_memory import HostLimit
-from pyvgpu.run import suspender
+from pyvgpu.run import suspend_operation
 
 GIB = 1 << 30
 NEEDS = {7: 4 * GIB, 9: 2 * GIB}
@@ -70,6 +70,15 @@ def test_needs_that_do_not_fit_are_refused_with_the_numbers(limits, ceiling, exp
             id="cached files are reclaimed",
         ),
         pytest.param({"memory.max": "100\n", "memory.current": "?\n"}, None, id="not a number"),
+        pytest.param(
+            {
+                "memory.limit_in_bytes": "100\n",
+                "memory.usage_in_bytes": "60\n",
+                "memory.stat": "inactive_file 1\ntotal_inactive_file 20\n",
+            },
+            60,
+            id="version 1, with the groups below it",
+        ),
     ],
 )
 def test_room_under_a_cgroups_limit_is_read(tmp_path, files, expected):
@@ -82,6 +91,13 @@ def test_limits_of_this_process_begin_with_the_machines():
     first, *_ = host_memory.find([os.getpid()])
     assert first.pids is None
     assert first.left > 0
+
+
+def test_process_without_a_visible_cgroup_is_refused_if_its_limit_must_be_known():
+    none = 1 << 22  # above every pid
+    assert len(host_memory.find([none])) == 1
+    with pytest.raises(UnavailableError, match=f"the memory limit of process {none} cannot be"):
+        host_memory.find([none], strict=True)
 
 
 STAT = "12 (a (b) T) {} 1 12 12 0\n"
@@ -105,5 +121,5 @@ def test_processes_that_would_hang_or_lose_their_context_are_recognized(
     folder.mkdir()
     (folder / "stat").write_text(STAT.format(state))
     (folder / "maps").write_text(maps)
-    found = suspender.find_obstacle(folder)
+    found = suspend_operation.find_obstacle(folder)
     assert found is None if expected is None else found.startswith(expected)

@@ -140,7 +140,7 @@ def test_resume_does_not_try_a_restore_while_processes_outside_of_runs_hold_the_
         assert outside.answer() is True
         said = refused(pyvgpu(runner, "resume", name))
         assert said.startswith(f"pyvgpu: {name}: it needs 1.5GiB of device 0")
-        assert "processes outside of runs hold the rest" in said
+        assert "processes without a quota hold the rest" in said
         assert runner.listed(name)["reserved_bytes"] == 0
     assert done(pyvgpu(runner, "resume", name)) == f"{name}: resumed\n"
     assert held.ask("is_intact(p)") is True

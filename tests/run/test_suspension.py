@@ -7,7 +7,7 @@ import pytest
 
 from pyvgpu.errors import DataError
 from pyvgpu.machine import process_identity
-from pyvgpu.run import suspender, suspension
+from pyvgpu.run import suspend_operation, suspender, suspension
 from pyvgpu.run.suspension import Action, Outcome, ProcessState, Step, Wish
 
 RUNNING, LOCKED, CHECKPOINTED = (
@@ -81,11 +81,11 @@ def test_any_interrupted_suspension_is_completed_or_taken_back():
 def test_another_process_that_got_the_pid_is_not_killed():
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
         began = process_identity.began(process.pid)
-        reused = suspender.Target(process.pid, b"1")
+        reused = suspend_operation.Target(process.pid, b"1")
         assert not reused.is_alive
         reused.kill()
         assert process.poll() is None
-        target = suspender.Target(process.pid, began)
+        target = suspend_operation.Target(process.pid, began)
         assert target.is_alive
         target.kill()
         process.wait()
@@ -110,5 +110,7 @@ def test_invalid_orders_are_refused(found):
 
 def test_order_of_a_client_is_parsed():
     sent = {"suspension": "suspend", "keep": True, "host_memory": 5, "lock_seconds": 2}
-    assert suspender.parse_order(sent) == suspender.SuspendOrder(Wish.SUSPENDED, True, 5, 2.0)
+    assert suspender.parse_order(sent) == suspend_operation.SuspendOrder(
+        Wish.SUSPENDED, True, 5, 2.0
+    )
     assert suspender.parse_order({"suspension": "resume"}).wish is Wish.RUNNING

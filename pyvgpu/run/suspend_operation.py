@@ -1,0 +1,452 @@
+"""Suspend and resume the processes of one tenant, a run or a container: the shell of suspension.
+
+The tenant's quota says first what is about to happen (region.Suspension). An operation that was
+interrupted anywhere can be repeated, or be taken back: it asks the driver for the states.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pyvgpu import errors, names, quantity, region
+from pyvgpu.machine import cgroups, host_memory, process_identity
+from pyvgpu.run import checkpoint_calls, suspension
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Sequence
+
+    from pyvgpu.device import Device
+
+ROOM_BYTES = 256 << 20  # of a GPU, left free by a restore beyond what it needs
+LOCK_SECONDS = 10.0
+_CALL_SECONDS = 10.0
+_COPY_SECONDS = 60.0
+_COPY_RATE = 200_000_000  # bytes per second, slower than any link
+_SETTLE_SECONDS = 10.0  # for processes that are beginning or ending
+_PAUSE_SECONDS = 0.05
+_RETRY_SECONDS = 1.0
+_PROC = Path("/proc")
+_UVM = b"/dev/nvidia-uvm"
+
+RUNNING = region.Suspension()
+_GATED = region.Suspension(gated=True)
+
+
+class RefusedError(errors.UnavailableError):
+    """A process cannot be suspended; it goes on."""
+
+
+class LostError(errors.UnavailableError):
+    """A process can never be restored."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SuspendOrder:
+    """What to do."""
+
+    wish: suspension.Wish
+    keep: bool = False  # the reservation
+    host_memory: int | None = None  # most host memory that may be used, bytes
+    lock_seconds: float = LOCK_SECONDS  # for calls and work in progress
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Target:
+    """One process of the tenant."""
+
+    pid: int
+    began: bytes | None  # identifies it together with the pid
+    slot: int = -1  # in the ledger
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it is still this process."""
+        return process_identity.began(self.pid) == self.began
+
+    def kill(self) -> None:
+        """Kill it, and no other that has its pid by now."""
+        if self.is_alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+
+class Tenant(Protocol):
+    """The run or the container whose processes are suspended."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder of its region."""
+
+    @property
+    def devices(self) -> Sequence[Device]:
+        """Its devices, in the order of its quota."""
+
+    @property
+    def must_show_cgroups(self) -> bool:
+        """Whether its processes are in cgroups whose memory limits must be known."""
+
+    def read(self) -> region.Suspension:
+        """Return what its quota says."""
+
+    def mark(self, suspension_now: region.Suspension) -> None:
+        """Write it into its quota."""
+
+    def readmit(self) -> None:
+        """Reserve its shares again, if they were released; UnavailableError without room."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Need:
+    """Memory of one process: the sums of its devices, in their order."""
+
+    sizes: tuple[int, ...]  # bytes
+
+    @property
+    def total(self) -> int:
+        """All of it, in bytes."""
+        return sum(self.sizes)
+
+
+class Operation:
+    """One suspension or resumption."""
+
+    def __init__(
+        self,
+        tenant: Tenant,
+        calls: checkpoint_calls.Calls,
+        stopped: threading.Event,
+        saved: dict[int, Need],
+    ) -> None:
+        """Keep in *saved* what each process gave up, by pid, from one operation to the next."""
+        self._tenant = tenant
+        self._calls = calls
+        self._stopped = stopped
+        self._saved = saved
+        self._targets: dict[int, Target] = {}
+        self._copy_seconds = _COPY_SECONDS
+
+    def suspend(self, order: SuspendOrder) -> str:
+        """Suspend all processes, or none; return a line for the user."""
+        before = self._tenant.read()
+        if before.suspended:
+            if before.kept == order.keep:
+                return "is suspended already"
+            kept = dataclasses.replace(before, kept=order.keep)
+            if order.keep:
+                self._tenant.readmit()
+            else:
+                self._mark(kept)
+            return f"is suspended already; its reservation is {_kept(keep=order.keep)} now"
+        needs = self.check(order.host_memory)
+        self._mark(_GATED)
+        self._wait_for_waits(order.lock_seconds)
+        self._drive(suspension.Wish.SUSPENDED, order.lock_seconds)
+        self._saved.clear()
+        self._saved.update(needs)
+        self._mark(region.Suspension(True, True, order.keep))
+        size = quantity.format_size(sum(need.total for need in needs.values()))
+        return (
+            f"suspended: {size} moved to host memory, its reservation is {_kept(keep=order.keep)}"
+        )
+
+    def check(self, most: int | None = None) -> dict[int, Need]:
+        """Return the memory to move by pid; UnavailableError if it cannot be moved.
+
+        *most* is the host memory that may be used, in bytes. Nothing is changed.
+        """
+        self._calls.check_offered()
+        self._find_targets()
+        self._check_targets()
+        needs = self._measure()
+        limits = host_memory.find(tuple(needs), strict=self._tenant.must_show_cgroups)
+        margin = host_memory.MARGIN_BYTES
+        wanted = {pid: need.total + margin for pid, need in needs.items()}
+        host_memory.check(wanted, limits, most)
+        return needs
+
+    def resume(self) -> str:
+        """Resume all processes; UnavailableError without room, and they stay suspended."""
+        before = self._tenant.read()
+        if not before.gated:
+            return "is running already"
+        self._calls.check_offered()
+        self._find_targets()
+        for pid in self._targets:
+            if checkpoint_calls.is_stopped(_PROC / str(pid)):
+                raise RefusedError(
+                    f"process {pid}: it is stopped; `kill -CONT {pid}` continues it"
+                )
+        if before.suspended:
+            self._tenant.readmit()
+            try:
+                self._check_room()
+            except errors.PyVgpuError:
+                self._mark(before)
+                raise
+        self._drive(suspension.Wish.RUNNING, _CALL_SECONDS)
+        self._mark(RUNNING)
+        self._saved.clear()
+        return "resumed"
+
+    def kill(self) -> None:
+        """Kill all processes: none can go on without one that is lost."""
+        for target in self._targets.values():
+            target.kill()
+
+    def recover(self) -> None:
+        """Let a tenant that could not be suspended go on, however long it is stopped.
+
+        LostError if a process can never be restored.
+        """
+        while not self._stopped.is_set():
+            try:
+                found = self._tenant.read()
+                if not found.gated or found.suspended:
+                    return
+                self._find_targets()
+                self._drive(suspension.Wish.RUNNING, _CALL_SECONDS)
+                self._mark(RUNNING)
+            except LostError:
+                raise
+            except (errors.PyVgpuError, OSError):
+                self._stopped.wait(_RETRY_SECONDS)
+            else:
+                return
+
+    def _mark(self, suspension_now: region.Suspension) -> None:
+        """Write the flags of the quota, whose descriptor is closed when a run ends."""
+        if self._stopped.is_set():
+            raise _ending()
+        self._tenant.mark(suspension_now)
+
+    # --- the tenant's processes ---------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _usage(self) -> Any:
+        path = self._tenant.folder / names.USAGE_FILE
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            yield file
+        finally:
+            os.close(file)
+
+    def _find_targets(self) -> None:
+        """Find the processes of all slots; RefusedError if one has ended and its slot is kept."""
+        until = time.monotonic() + _SETTLE_SECONDS
+        while True:
+            with self._usage() as usage:
+                found, missing = find_processes(usage)
+            self._targets.update({target.pid: target for target in found})
+            if not missing:
+                break
+            if time.monotonic() > until:
+                raise RefusedError(
+                    f"process {missing[0]} has ended, and a child that it forked keeps its memory"
+                )
+            self._stopped.wait(_PAUSE_SECONDS)
+        self._targets = {pid: x for pid, x in self._targets.items() if x.is_alive}
+
+    def _check_targets(self) -> None:
+        with self._usage() as usage:
+            shares = any(
+                any(slot.opened) for slot in region.read_slots(usage, len(self._tenant.devices))
+            )
+        if shares:
+            raise RefusedError(
+                "its processes share device memory with each other, which cannot be moved"
+            )
+        for pid in self._targets:
+            reason = find_obstacle(_PROC / str(pid))
+            if reason is not None:
+                raise RefusedError(f"process {pid}: {reason}")
+
+    def _measure(self) -> dict[int, Need]:
+        """Return what each process holds on the devices, by NVML and the ledger.
+
+        NVML's pids may be of another pid namespace, and the ledger lacks what no call asked for.
+        While a process is suspended, NVML does not list it, and the ledger stays as it is.
+        """
+        devices = self._tenant.devices
+        seen = [
+            self._calls.memory(device.uuid, device.uncounted_bytes).by_pid for device in devices
+        ]
+        with self._usage() as usage:
+            charged = {slot.slot: slot.charged for slot in region.read_slots(usage, len(devices))}
+        nothing = (0,) * len(devices)
+        needs = {
+            pid: Need(
+                tuple(
+                    max(by_pid.get(pid, 0), size)
+                    for by_pid, size in zip(seen, charged.get(target.slot, nothing), strict=True)
+                )
+            )
+            for pid, target in self._targets.items()
+        }
+        total = sum(need.total for need in needs.values())
+        self._copy_seconds = _COPY_SECONDS + total / _COPY_RATE
+        return needs
+
+    def _check_room(self) -> None:
+        """Raise UnavailableError unless a restore has room; without, it fails for good."""
+        measured = self._measure()
+        needs = [
+            Need(tuple(map(max, measured[pid].sizes, self._saved.get(pid, measured[pid]).sizes)))
+            for pid, state in self._observe().items()
+            if state is suspension.ProcessState.CHECKPOINTED
+        ]
+        for index, device in enumerate(self._tenant.devices):
+            needed = sum(need.sizes[index] for need in needs)
+            wanted = needed + (0 if self._calls.is_simulated else ROOM_BYTES)
+            free = self._calls.memory(device.uuid, 0).free
+            if needed and free < wanted:
+                raise errors.UnavailableError(
+                    f"it needs {quantity.format_size(wanted)} of {device.label}, and "
+                    f"{quantity.format_size(free)} is free: processes without a quota hold the "
+                    "rest"
+                )
+
+    # --- calls --------------------------------------------------------------------------------
+
+    def _wait_for_waits(self, seconds: float) -> None:
+        """Wait until no thread is in a call that must not be in a locked driver."""
+        until = time.monotonic() + seconds
+        while True:
+            with self._usage() as usage:
+                waiting = sum(
+                    slot.waiting for slot in region.read_slots(usage, len(self._tenant.devices))
+                )
+            if not waiting:
+                return
+            if time.monotonic() > until:
+                raise RefusedError(
+                    f"{waiting} of its calls still wait for the device after {seconds:g} s"
+                )
+            if self._stopped.wait(_PAUSE_SECONDS / 10):
+                raise _ending()
+
+    def _drive(self, wish: suspension.Wish, lock_seconds: float) -> None:
+        """Bring every process to the wished state."""
+        states = self._observe()
+        until = time.monotonic() + _SETTLE_SECONDS
+        while not self._stopped.is_set():
+            step = suspension.next_step(wish, states)
+            if step is None or step.action is suspension.Action.CHECKPOINT:
+                known = set(self._targets)
+                self._find_targets()
+                if set(self._targets) != known:
+                    states = self._observe()
+                    continue
+            if step is None:
+                failed = [pid for pid, x in states.items() if x is suspension.ProcessState.FAILED]
+                if failed:
+                    raise RefusedError(f"process {failed[0]}: the driver says that it has failed")
+                return
+            result = self._act(step, lock_seconds)
+            outcome = suspension.judge(step.action, result)
+            if outcome is suspension.Outcome.DONE:
+                states[step.pid] = suspension.AFTER[step.action]
+                until = time.monotonic() + _SETTLE_SECONDS
+                continue
+            if not self._targets[step.pid].is_alive:
+                outcome = suspension.Outcome.AGAIN
+            if outcome is suspension.Outcome.LOST:
+                why = suspension.explain(step.action, result)
+                raise LostError(
+                    f"process {step.pid} could not be restored ({why}), so the processes beside "
+                    "it are killed, too"
+                )
+            why = suspension.explain(step.action, result)
+            if outcome is suspension.Outcome.REFUSED or time.monotonic() > until:
+                raise RefusedError(f"process {step.pid}: {why}")
+            self._stopped.wait(_PAUSE_SECONDS)
+            self._find_targets()
+            states = self._observe()
+        raise _ending()
+
+    def _act(self, step: suspension.Step, lock_seconds: float) -> int:
+        seconds = {
+            suspension.Action.LOCK: lock_seconds + _CALL_SECONDS,
+            suspension.Action.UNLOCK: _CALL_SECONDS,
+        }.get(step.action, self._copy_seconds)
+        try:
+            return self._calls.act(step, max(1, int(lock_seconds * 1000)), seconds)
+        except checkpoint_calls.HangingError as exc:
+            raise _hanging(step.pid, exc) from exc
+
+    def _observe(self) -> dict[int, suspension.ProcessState]:
+        """Return the states of the processes; one that is beginning counts as running."""
+        found = {}
+        for pid in self._targets:
+            try:
+                state = self._calls.state(pid, self._copy_seconds)
+            except checkpoint_calls.HangingError as exc:
+                raise _hanging(pid, exc) from exc
+            found[pid] = suspension.ProcessState.RUNNING if state is None else state
+        return found
+
+
+def _ending() -> RefusedError:
+    return RefusedError("the program that suspends it is ending")
+
+
+def _hanging(pid: int, exc: errors.PyVgpuError) -> RefusedError:
+    return RefusedError(f"process {pid}: {exc}; if it is stopped, `kill -CONT {pid}` continues it")
+
+
+def _kept(*, keep: bool) -> str:
+    return "kept" if keep else "released"
+
+
+def find_processes(usage: int) -> tuple[list[Target], list[int]]:
+    """Return the processes that own a slot of the open *usage* file, and pids that are not found.
+
+    A slot has the pid of its process in the process's own pid namespace.
+    """
+    slots = region.read_slots(usage, 1)
+    kin = process_identity.Kin(usage)
+    found: dict[int, int] = {}  # pid by slot
+    for slot in slots:
+        if kin.slot_of(slot.pid, slots) == slot.slot:
+            found[slot.slot] = slot.pid
+    if len(found) < len(slots):
+        for folder in _PROC.iterdir():
+            if folder.name.isdigit():
+                number = kin.slot_of(int(folder.name), slots)
+                if number is not None:
+                    found.setdefault(number, int(folder.name))
+    targets = [Target(pid, process_identity.began(pid), slot) for slot, pid in found.items()]
+    return targets, [slot.pid for slot in slots if slot.slot not in found]
+
+
+def find_obstacle(folder: Path) -> str | None:
+    """Return why the process with this folder in /proc cannot be suspended; None: it can be tried.
+
+    A process that is stopped or frozen would make the driver's calls hang.
+    """
+    try:
+        maps = (folder / "maps").read_bytes()
+    except OSError:
+        return None  # it has ended
+    if checkpoint_calls.is_stopped(folder):
+        return f"it is stopped; `kill -CONT {folder.name}` continues it"
+    if is_frozen(folder):
+        return "its cgroup is frozen"
+    if maps.count(_UVM) > 1:
+        return "it has managed memory, which the driver cannot move"
+    return None
+
+
+def is_frozen(folder: Path) -> bool:
+    """Return whether the cgroup of the process with this folder in /proc is frozen."""
+    cgroup = cgroups.of_process(int(folder.name))
+    try:
+        return cgroup is not None and "frozen 1" in (cgroup / "cgroup.events").read_text()
+    except OSError:
+        return False

@@ -12,6 +12,7 @@
     events      writes events for pods
     node, pods  watch the node and its pods at the API server
     wishes      applies the annotations of running pods
+    suspender   suspends pods and resumes them, as their annotations request
     cordons     follows the node's cordon annotation
     time slices offer whole devices without limits, each for several containers
     moves       moves devices from one allocation API to another once they are free
@@ -58,6 +59,7 @@ from pyvgpu.deviceplugin.plugin import (
     time_slice_service,
     time_slices,
 )
+from pyvgpu.deviceplugin.suspension import pod_suspender
 from pyvgpu.deviceplugin.telemetry import metric_families, status_history
 from pyvgpu.kube import apiserver
 from pyvgpu.volumes import driver_follower, folder_watch, node_mirror, survey
@@ -243,6 +245,8 @@ class Agent:
         following = pod_annotations.PodAnnotations(known, grant_manager, reports.tell)
         known.changed.add(following.changed)
         self._components.add("wishes", following.run, following.stop)
+        if self._settings.suspend:
+            self._add_suspender(known, grant_manager, found, reports)
         noted = cordoned_devices.CordonWatch(
             own, lambda: {device.uuid for device in grant_manager.devices}, found.follow_cordons
         )
@@ -255,6 +259,25 @@ class Agent:
             others.look()  # before any device is offered
             self._components.add("others", lambda: others.run(self._components.wait))
         return display.marks_by(known.seen)
+
+    def _add_suspender(
+        self,
+        known: node_pods.Pods,
+        grant_manager: manager.GrantManager,
+        found: node_devices.Devices,
+        reports: pod_events.PodEvents,
+    ) -> None:
+        node = pod_suspender.NodeView(
+            found.backend.store,
+            lambda: grant_manager.known,
+            lambda: found.backend.devices,
+            lambda: found.checkpoints,
+        )
+        suspending = pod_suspender.PodSuspender(
+            known, node, pod_suspender.Reports(reports.tell, self._meter.suspended)
+        )
+        known.changed.add(suspending.changed)
+        self._components.add("suspender", suspending.run, suspending.stop)
 
     def _written(self, what: str, event: events.GrantEvent) -> None:
         self._meter.reported(what, event)

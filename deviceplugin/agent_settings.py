@@ -97,6 +97,7 @@ class AgentSettings:
     time_slicing: TimeSlicing = dataclasses.field(default_factory=TimeSlicing)
     # UUIDs of GPUs in MIG mode on which pods get instances, or ALL; none: on no GPU.
     dynamic_mig: frozenset[str] = frozenset()
+    suspend: bool = False  # suspend pods whose annotations request it
     driver_limits: bool = True  # also let the driver enforce memory limits, where it can
     beside_nvidia: bool = False  # offer devices though NVIDIA's plugin gives out the same ones
     startup_taint: str = ""  # key of a taint to remove from the node once ready; empty: none

@@ -101,6 +101,10 @@ ISOLATION_ANNOTATION = f"{DOMAIN}/isolation"  # quota, hardware or mps
 HAMI_PRIORITY_VARIABLE = "CUDA_TASK_PRIORITY"  # 0: high, more: low
 GAIA_LIMIT_ANNOTATION = f"{GAIA_DOMAIN}/vcuda-core-limit"
 
+# Suspension of a pod: its user requests it, and its node's agent says what became of it.
+SUSPEND_ANNOTATION = f"{DOMAIN}/suspend"  # keep: with its reservation
+SUSPENSION_ANNOTATION = f"{DOMAIN}/suspension"  # JSON; see pyvgpu/allocator/suspensions.py
+
 # Annotations of users on pods that select devices; see pyvgpu/allocator/device_selector.py.
 DEVICE_UUIDS_ANNOTATION = f"{DOMAIN}/device-uuids"
 NOT_DEVICE_UUIDS_ANNOTATION = f"{DOMAIN}/not-device-uuids"

@@ -25,7 +25,14 @@ log = logging.getLogger(__name__)
 _PODS = "/api/v1/pods"
 _ENDED = ("Succeeded", "Failed")  # phases in which no container runs, or will run
 _MIRROR = "kubernetes.io/config.mirror"  # of a static pod's mirror: kubelet's uid of the pod
-_METADATA = ("name", "namespace", "uid", "annotations", "ownerReferences")
+_METADATA = (
+    "name",
+    "namespace",
+    "uid",
+    "annotations",
+    "ownerReferences",
+    "deletionTimestamp",
+)
 
 
 class Pods(watching.Watching[dict[str, Any]]):

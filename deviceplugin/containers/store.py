@@ -186,6 +186,25 @@ class GrantStore:
             return region.read_limits(file).devices
         return ()
 
+    def suspension(self, grant_id: str) -> region.Suspension:
+        """Return what the quota of a grant says about its suspension; none if it has no quota."""
+        with (
+            contextlib.suppress(OSError, errors.DataError),
+            region_files.opened(self.path(grant_id), names.QUOTA_FILE) as file,
+        ):
+            return region.read_limits(file).suspension
+        return region.Suspension()
+
+    def mark(self, grant_id: str, suspension: region.Suspension) -> None:
+        """Write into the quota of a grant whether its processes are suspended."""
+        path = self.path(grant_id)
+        with (
+            self._lock,
+            _failures(path),
+            region_files.opened(path, names.QUOTA_FILE) as file,
+        ):
+            region.mark(file, suspension)
+
     def claimed(self) -> list[Grant]:
         """Return the grants of claims from their specifications, as last written."""
         found = []

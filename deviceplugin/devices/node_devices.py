@@ -20,6 +20,7 @@ from pyvgpu.deviceplugin.devices import health, inventory, node_driver
 from pyvgpu.deviceplugin.grants import events
 from pyvgpu.deviceplugin.kubelet import device_ids
 from pyvgpu.machine import arbiter
+from pyvgpu.run import checkpoint_calls
 from pyvgpu.volumes import node_mirror, tree_users
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class Devices:
         self._seen: tuple[inventory.InventoryDevice, ...] = ()
         self._driver = inventory.DriverVersions()
         self._nvml: arbiter.Nvml | None = None
+        self._checkpoints: checkpoint_calls.CheckpointDriver | None = None
         self._unhealthy: dict[str, str] = {}
         self._looked_at: tuple[Path | None, node_mirror.MirrorState] | None = (
             None  # the source of _seen
@@ -108,6 +110,9 @@ class Devices:
             hook = self.limits.meet(found.library if able else None)
             self._made.driver = dataclasses.replace(found.driver, hook=hook)
             self._nvml = _nvml(found.library) if tree_users.sees_all() else None
+            self._checkpoints = checkpoint_calls.CheckpointDriver(
+                found.library.with_name(names.LIBCUDA), found.library, _machine(), now.release
+            )
         self._doors.meet(
             (seen.device.uuid for seen in found.seen), self._grant_manager.known.values()
         )
@@ -141,6 +146,17 @@ class Devices:
         """The driver's NVML; None while there is none, or in another pid namespace."""
         with self._lock:
             return self._nvml
+
+    @property
+    def backend(self) -> GrantBackend:
+        """The files of the grants, and the driver's devices."""
+        return self._made
+
+    @property
+    def checkpoints(self) -> checkpoint_calls.CheckpointDriver | None:
+        """The driver's libraries, for suspensions; None: there is no driver at present."""
+        with self._lock:
+            return None if self._away else self._checkpoints
 
     @property
     def for_claims(self) -> ForClaims | None:
@@ -284,9 +300,13 @@ class Devices:
             )
 
 
-def _nvml(library: Path) -> arbiter.Nvml:
+def _machine() -> Path | None:
     machine = os.environ.get(names.SIMULATED_MACHINE_VARIABLE)
-    return arbiter.Nvml(library, None if machine is None else Path(machine))
+    return None if machine is None else Path(machine)
+
+
+def _nvml(library: Path) -> arbiter.Nvml:
+    return arbiter.Nvml(library, _machine())
 
 
 def _first_reason(seen: inventory.InventoryDevice, before: Mapping[str, str]) -> str:

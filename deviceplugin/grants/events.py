@@ -13,6 +13,11 @@ class Reason(enum.StrEnum):
     WAITS = "VGPUWaits"  # a container cannot start yet, such as while the devices are full
     RESIZED = "VGPUResized"  # a container's quota has changed
     NOT_RESIZED = "VGPUNotResized"  # the quota in the pod's annotations is not possible
+    SUSPENDED = "VGPUSuspended"  # the pod's device memory was moved to host memory
+    NOT_SUSPENDED = "VGPUNotSuspended"  # the pod cannot be suspended, and goes on
+    RESUMED = "VGPUResumed"  # the pod's device memory was moved back
+    NOT_RESUMED = "VGPUNotResumed"  # the pod cannot be resumed, and stays suspended
+    LOST = "VGPUNotRestored"  # the driver cannot restore a container, whose processes are killed
     DEVICE_UNHEALTHY = "VGPUDeviceUnhealthy"  # a device that the pod uses is unhealthy
     DEVICE_HEALTHY = "VGPUDeviceHealthy"  # the device is healthy again
     BYPASSED = "VGPUQuotaBypassed"  # a process of the pod bypasses or exceeds its quota
@@ -22,7 +27,15 @@ class Reason(enum.StrEnum):
     OFFERED = "VGPUOffered"  # of a node: no other device plugin gives them out any more
 
 
-_NORMAL = frozenset({Reason.RESIZED, Reason.DEVICE_HEALTHY, Reason.OFFERED})
+_NORMAL = frozenset(
+    {
+        Reason.RESIZED,
+        Reason.SUSPENDED,
+        Reason.RESUMED,
+        Reason.DEVICE_HEALTHY,
+        Reason.OFFERED,
+    }
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 CALLS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)  # seconds
 
+SUSPENSIONS = (0.1, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300)  # seconds
+
 CONTAINER_LABELS = ("namespace", "pod", "container", "uuid")
 DEVICE_LABELS = ("uuid", "index", "model")
 
@@ -142,6 +144,17 @@ CONTAINER: tuple[tuple[Figure, Callable[[ContainerSample], float]], ...] = (
     (
         Figure("pyvgpu_container_processes", "Processes of a container that use its devices."),
         lambda share: share.use.processes,
+    ),
+    (
+        Figure("pyvgpu_container_suspended", "1 while a container is suspended."),
+        lambda share: share.use.suspended,
+    ),
+    (
+        Figure(
+            "pyvgpu_container_memory_host_bytes",
+            "Device memory of a container that is in host memory while it is suspended.",
+        ),
+        lambda share: share.use.host_bytes,
     ),
 )
 
@@ -336,6 +349,14 @@ class AgentMeter(exposition.Exposition):
             "pyvgpu_audit_ended_processes_total",
             "Processes that the audit killed because they exceeded their quota.",
         )
+        self._suspensions = self.histogram(
+            "pyvgpu_suspension_seconds",
+            "Duration of suspending and resuming pods: done, refused, or lost since the driver "
+            "could not restore a container.",
+            SUSPENSIONS,
+            "action",
+            "result",
+        )
         self._requests = self.counter(
             "pyvgpu_api_requests_total",
             "Requests to the API server, by method and status code (0: no response).",
@@ -351,6 +372,9 @@ class AgentMeter(exposition.Exposition):
             for result in (call_timing.CallResult.DONE, call_timing.CallResult.REFUSED):
                 self._calls.labels(call, result.value)  # exists from the beginning, as 0
         self._calls.labels("start", call_timing.CallResult.WAITS.value)
+        for action in ("suspend", "resume"):
+            for told in ("done", "refused", "lost"):
+                self._suspensions.labels(action, told)
 
     def show(self, sources: MetricSources) -> None:
         """Show the metrics of *sources*, too."""
@@ -368,6 +392,10 @@ class AgentMeter(exposition.Exposition):
     def reported(self, written: str, event: events.GrantEvent) -> None:
         """Count an event that was written, or an eviction."""
         self._events.labels(written, event.reason.value).inc()
+
+    def suspended(self, action: str, result: str, seconds: float) -> None:
+        """Count a suspension or resumption of a pod."""
+        self._suspensions.labels(action, result).observe(seconds)
 
     def asked(self, method: str, status: int, _: float) -> None:
         """Count a request to the API server."""

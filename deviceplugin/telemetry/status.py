@@ -82,6 +82,8 @@ def state_at(
     part: ContainerSample, before: Sequence[history.Values], period: float
 ) -> states.HolderState:
     """Return a container's state by its last points, *before*, *period* seconds apart."""
+    if part.use.suspended:
+        return states.HolderState.SUSPENDED
     if len(before) < 2:
         return states.state_of(part.vcore, part.use.ratio, 0.0, 0)
     first, last = before[0], before[-1]
@@ -124,6 +126,7 @@ def _container(part: ContainerSample, seen: Facts) -> dict[str, Any]:
         "used": _rounded(part.use.ratio),
         "promisedBytes": part.vmemory,
         "usedBytes": part.use.held_bytes,
+        "hostBytes": part.use.host_bytes,
         "refused": part.use.refused,
         "waitedSeconds": round(part.use.waited_seconds, 1),
         "processes": part.use.processes,

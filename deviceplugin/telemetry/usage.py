@@ -37,6 +37,8 @@ class Use:
     waits: int = 0  # launches that were throttled, sum
     waited_seconds: float = 0.0  # their delay, sum
     processes: int = 0  # of the container, that use this or another of its devices
+    suspended: bool = False
+    host_bytes: int = 0  # of device memory, in host memory while it is suspended
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,6 +52,8 @@ class Reading:
     refused: int = 0
     held_bytes: int = 0
     processes: int = 0
+    suspended: bool = False
+    host_bytes: int = 0
 
 
 NOTHING = Use()
@@ -69,6 +73,8 @@ def used(before: Use, old: Reading, new: Reading) -> Use:
         waits=before.waits + _grown(old.waits, new.waits),
         waited_seconds=before.waited_seconds + _grown(old.waited_ns, new.waited_ns) / 1e9,
         processes=new.processes,
+        suspended=new.suspended,
+        host_bytes=new.host_bytes,
     )
 
 
@@ -124,6 +130,7 @@ class Uses:
             at = time.monotonic()
         with self._folders.opened(grant.id, names.QUOTA_FILE) as file:
             extra = region.read_extra_totals(file, count)
+            suspended = region.read_limits(file).suspension.suspended
         return [
             Reading(
                 at=at,
@@ -131,8 +138,10 @@ class Uses:
                 waited_ns=one.waited_ns,
                 waits=one.waits,
                 refused=one.refused,
-                held_bytes=one.charged + beyond,
+                held_bytes=0 if suspended else one.charged + beyond,
                 processes=processes,
+                suspended=suspended,
+                host_bytes=one.charged if suspended else 0,
             )
             for one, beyond in zip(figures, extra, strict=True)
         ]

@@ -284,6 +284,13 @@ CONTAINERS = Group(
             given=False,
         ),
         Option(
+            "--suspend",
+            "",
+            "suspend",
+            "move the device memory of pods to host memory while their annotation "
+            "pyvgpu.io/suspend requests it",
+        ),
+        Option(
             "--node-dev",
             "DIR",
             "node_dev",

@@ -17,7 +17,7 @@ class HolderState(enum.Enum):
     RUNS = "runs"
     HELD = "at its limit"  # it demands more than its limit
     SHORT = "gets less than its share"
-    SUSPENDED = "suspended"  # a run, by `pyvgpu suspend`
+    SUSPENDED = "suspended"  # by `pyvgpu suspend` or `kubectl vgpu suspend`
     FULL = "out of memory"  # allocations were refused in the last half minute
 
 

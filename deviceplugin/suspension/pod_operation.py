@@ -1,0 +1,91 @@
+"""Suspend or resume all containers of one pod: all of them are suspended, or none."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors, region
+from pyvgpu.run import suspend_operation, suspension
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from pyvgpu.deviceplugin.suspension.container_tenant import ContainerTenant
+    from pyvgpu.run import checkpoint_calls
+
+    Saved = Mapping[str, dict[int, suspend_operation.Need]]  # by grant
+
+_ORDER = suspend_operation.SuspendOrder(suspension.Wish.SUSPENDED, keep=True)
+
+
+class PodOperation:
+    """One suspension or resumption of a pod."""
+
+    def __init__(
+        self,
+        tenants: Sequence[ContainerTenant],
+        calls: checkpoint_calls.Calls,
+        stopped: threading.Event,
+        saved: Saved,
+    ) -> None:
+        self._parts = [
+            (
+                tenant,
+                suspend_operation.Operation(tenant, calls, stopped, saved[tenant.grant.id]),
+            )
+            for tenant in tenants
+        ]
+
+    def suspend(self) -> None:
+        """Suspend all containers; after an error, take_back() is to be called."""
+        for tenant, part in self._parts:
+            if not tenant.read().gated:
+                with _naming(tenant):
+                    part.check()
+        for tenant, part in self._parts:
+            with _naming(tenant):
+                part.suspend(_ORDER)
+
+    def take_back(self) -> None:
+        """Resume all containers, however long it takes until a stopped one continues.
+
+        Errors as of resume().
+        """
+        self._each(
+            lambda tenant, part: part.resume() if tenant.read().suspended else part.recover()
+        )
+
+    def resume(self) -> None:
+        """Resume each container that can be; the first error is raised at the end.
+
+        LostError if one can never be: its processes are killed.
+        """
+        self._each(lambda _, part: part.resume())
+
+    def _each(self, act: Callable[[ContainerTenant, suspend_operation.Operation], object]) -> None:
+        failed: errors.PyVgpuError | None = None
+        for tenant, part in self._parts:
+            try:
+                with _naming(tenant):
+                    act(tenant, part)
+            except suspend_operation.LostError as exc:
+                part.kill()
+                tenant.mark(region.Suspension())
+                failed = exc
+            except errors.PyVgpuError as exc:
+                failed = failed or exc
+        if failed is not None:
+            raise failed
+
+
+@contextlib.contextmanager
+def _naming(tenant: ContainerTenant) -> Iterator[None]:
+    """Write the name of the container before an error."""
+    try:
+        yield
+    except suspend_operation.LostError as exc:
+        raise suspend_operation.LostError(f"container {tenant.name}: {exc}") from exc
+    except (errors.PyVgpuError, OSError) as exc:
+        raise errors.UnavailableError(f"container {tenant.name}: {exc}") from exc

@@ -1,0 +1,269 @@
+"""Suspend and resume the pods of this node, as their annotations request.
+
+The request is in a pod's annotation (allocator/suspensions.py), the state in the quotas of its
+grants and in the driver. So a restarted agent goes on where the former was killed: what the
+quotas say is compared with the request, and an operation that was interrupted is repeated or
+taken back. A pod that is being deleted is resumed, so that its programs can handle SIGTERM.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu import errors, names, quantity
+from pyvgpu.allocator import suspensions
+from pyvgpu.deviceplugin.cluster import node_pods
+from pyvgpu.deviceplugin.grants import events
+from pyvgpu.deviceplugin.suspension import container_tenant, pod_operation
+from pyvgpu.kube import apiserver
+from pyvgpu.run import checkpoint_calls, suspend_operation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pyvgpu import device
+    from pyvgpu.deviceplugin.containers.store import GrantStore
+    from pyvgpu.deviceplugin.grants import Grant
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 5.0  # between two looks without a change, for containers granted since
+RETRY_SECONDS = 30.0  # between two attempts at what was refused
+_PATIENCE_SECONDS = 5.0  # for operations in progress when the agent ends
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NodeView:
+    """The node, as the suspender sees it."""
+
+    store: GrantStore
+    grants: Callable[[], Mapping[str, Grant]]
+    devices: Callable[[], Mapping[str, device.Device]]
+    driver: Callable[[], checkpoint_calls.CheckpointDriver | None]  # None: none at present
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reports:
+    """Where results go."""
+
+    tell: Callable[[events.GrantEvent], None]
+    # Called after each operation: suspend or resume; done, refused or lost; seconds.
+    ended: Callable[[str, str, float], None] = lambda *_: None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Pod:
+    """A pod and its request."""
+
+    meta: dict[str, Any]
+    grants: tuple[Grant, ...]
+    wanted: bool  # that it is suspended
+
+    @property
+    def uid(self) -> str:
+        return str(self.meta["uid"])
+
+    @property
+    def annotations(self) -> dict[str, Any]:
+        return self.meta.get("annotations") or {}
+
+    @property
+    def request(self) -> str:
+        return str(self.annotations.get(names.SUSPEND_ANNOTATION) or "")
+
+    def event(self, reason: events.Reason, text: str) -> events.GrantEvent:
+        return events.GrantEvent(self.uid, self.meta["namespace"], self.meta["name"], text, reason)
+
+
+class PodSuspender:
+    """Follows the annotations from :meth:`run` until :meth:`stop`; each pod has its own thread."""
+
+    def __init__(self, known: node_pods.Pods, node: NodeView, reports: Reports) -> None:
+        self._known = known
+        self._node = node
+        self._reports = reports
+        self._changed = threading.Event()
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._busy: dict[str, threading.Thread] = {}  # by the pod's uid
+        self._refused: dict[str, tuple[bool, float]] = {}  # what, and when to try again
+        self._saved: dict[str, dict[int, suspend_operation.Need]] = collections.defaultdict(dict)
+
+    def changed(self, _: str) -> None:
+        """Request a look soon, since a pod has changed."""
+        self._changed.set()
+
+    def stop(self) -> None:
+        """Let :meth:`run` end soon; operations in progress are left to the next agent."""
+        self._stopped.set()
+        self._changed.set()
+
+    def run(self) -> None:
+        """Look after each change of a pod, and every LOOK_SECONDS."""
+        while not self._stopped.is_set():
+            self._changed.wait(LOOK_SECONDS)
+            self._changed.clear()
+            if not self._stopped.is_set():
+                self.look()
+        with self._lock:
+            left = list(self._busy.values())
+        for thread in left:
+            thread.join(_PATIENCE_SECONDS)
+
+    def look(self) -> None:
+        """Begin with whatever the annotations request and the quotas do not say yet."""
+        granted: dict[str, list[Grant]] = {}
+        for grant in list(self._node.grants().values()):
+            if grant.owner is not None and not grant.over:
+                granted.setdefault(grant.owner.uid, []).append(grant)
+        with self._lock:
+            self._refused = {uid: it for uid, it in self._refused.items() if uid in granted}
+        live = {grant.id for those in granted.values() for grant in those}
+        for gone in self._saved.keys() - live:
+            self._saved.pop(gone, None)
+        for uid, those in granted.items():
+            found = self._known.seen(uid)
+            if found is not None and uid not in self._busy:
+                self._follow(uid, found["metadata"], those)
+
+    def _follow(self, uid: str, meta: dict[str, Any], those: Sequence[Grant]) -> None:
+        pod = _Pod(meta, tuple(sorted(those, key=lambda grant: grant.label)), wanted=False)
+        try:
+            wanted = suspensions.requested(pod.annotations)
+        except errors.UsageError as exc:
+            self._reports.tell(pod.event(events.Reason.NOT_SUSPENDED, str(exc)))
+            wanted, message = False, str(exc)
+        else:
+            message = ""
+        pod = dataclasses.replace(pod, wanted=wanted and "deletionTimestamp" not in meta)
+        marks = [self._node.store.suspension(grant.id) for grant in pod.grants]
+        reached = (
+            all(mark.suspended for mark in marks)
+            if pod.wanted
+            else not any(mark.gated for mark in marks)
+        )
+        if reached:
+            self._answer(pod, message)
+            return
+        with self._lock:
+            what, due = self._refused.get(uid, (pod.wanted, 0.0))
+            if what is pod.wanted and time.monotonic() < due:
+                return
+            thread = threading.Thread(
+                target=self._work, args=(uid, pod), name=f"suspension of {uid}", daemon=True
+            )
+            self._busy[uid] = thread
+        thread.start()
+
+    def _work(self, uid: str, pod: _Pod) -> None:
+        began = time.monotonic()
+        action = "suspend" if pod.wanted else "resume"
+        message, result = "", "done"
+        try:
+            self._operate(pod)
+            self._tell_done(pod)
+        except (errors.PyVgpuError, OSError) as exc:
+            if self._stopped.is_set():
+                return
+            message = str(exc)
+            result = "lost" if isinstance(exc, suspend_operation.LostError) else "refused"
+            self._tell_failed(pod, exc)
+        except Exception:
+            log.exception("could not %s pod %s", action, pod.meta["name"])
+            message, result = "internal error, see the agent's log", "refused"
+        finally:
+            with self._lock:
+                self._refused[uid] = pod.wanted, time.monotonic() + RETRY_SECONDS
+                if result == "done":
+                    del self._refused[uid]
+        self._reports.ended(action, result, time.monotonic() - began)
+        self._answer(pod, message)
+        with self._lock:
+            self._busy.pop(uid, None)
+        self._changed.set()
+
+    def _operate(self, pod: _Pod) -> None:
+        driver = self._node.driver()
+        if driver is None:
+            raise errors.UnavailableError("the node has no driver at present")
+        devices = self._node.devices()
+        tenants = [container_tenant.of(self._node.store, grant, devices) for grant in pod.grants]
+        with checkpoint_calls.Calls(driver) as calls:
+            operation = pod_operation.PodOperation(tenants, calls, self._stopped, self._saved)
+            if not pod.wanted:
+                operation.resume()
+                return
+            try:
+                operation.suspend()
+            except (errors.PyVgpuError, OSError) as exc:
+                if not self._stopped.is_set():  # else the next agent goes on with it
+                    self._tell_failed(pod, exc)
+                    operation.take_back()
+                raise
+
+    def _tell_done(self, pod: _Pod) -> None:
+        if pod.wanted:
+            size = quantity.format_size(self._host_bytes(pod))
+            text = (
+                f"{size} of device memory moved to host memory; the reservation is kept; without "
+                f"the annotation {names.SUSPEND_ANNOTATION} the pod is resumed"
+            )
+            self._reports.tell(pod.event(events.Reason.SUSPENDED, text))
+            log.info("suspended pod %s/%s: %s", pod.meta["namespace"], pod.meta["name"], size)
+        else:
+            text = "the device memory is on the device again"
+            self._reports.tell(pod.event(events.Reason.RESUMED, text))
+            log.info("resumed pod %s/%s", pod.meta["namespace"], pod.meta["name"])
+
+    def _tell_failed(self, pod: _Pod, exc: Exception) -> None:
+        reason = events.Reason.NOT_SUSPENDED if pod.wanted else events.Reason.NOT_RESUMED
+        if isinstance(exc, suspend_operation.LostError):
+            reason = events.Reason.LOST
+        log.warning("%s of pod %s: %s", reason.value, pod.meta["name"], exc)
+        self._reports.tell(pod.event(reason, str(exc)))
+        self._answer(pod, str(exc))
+
+    def _host_bytes(self, pod: _Pod) -> int:
+        devices = self._node.devices()
+        total = 0
+        for grant in pod.grants:
+            tenant = container_tenant.of(self._node.store, grant, devices)
+            if tenant.read().suspended:
+                total += tenant.held_bytes()
+        return total
+
+    def _answer(self, pod: _Pod, message: str) -> None:
+        """Write the pod's state into its annotation, unless it says so already."""
+        try:
+            wanted = self._text(pod, message)
+            if pod.annotations.get(names.SUSPENSION_ANNOTATION) == wanted:
+                return
+            # With the uid, the patch fails for a later pod of the same name.
+            body = {
+                "metadata": {
+                    "uid": pod.uid,
+                    "annotations": {names.SUSPENSION_ANNOTATION: wanted},
+                }
+            }
+            path = node_pods.path_of(pod.meta["namespace"], pod.meta["name"])
+            self._known.api.call("PATCH", path, body=body, kind=apiserver.MERGE_PATCH)
+        except errors.PyVgpuError as exc:
+            log.warning("could not annotate pod %s: %s", pod.meta["name"], exc)
+
+    def _text(self, pod: _Pod, message: str) -> str | None:
+        """Return the annotation; None: there is nothing to say."""
+        marks = [self._node.store.suspension(grant.id) for grant in pod.grants]
+        if not message and not any(mark.suspended for mark in marks):
+            return None
+        suspended = all(mark.suspended for mark in marks)
+        return suspensions.Answer(
+            suspensions.PodState.SUSPENDED if suspended else suspensions.PodState.RUNNING,
+            pod.request,
+            self._host_bytes(pod) if suspended else 0,
+            message,
+        ).dump()

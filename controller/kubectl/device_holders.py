@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors, names, quota
 from pyvgpu.allocator import annotations as notes
-from pyvgpu.allocator import datatypes
+from pyvgpu.allocator import datatypes, suspensions
 from pyvgpu.controller.claims import seen
 from pyvgpu.controller.scheduler import node_annotation_reader, pod_request
 from pyvgpu.kube import objects
@@ -47,6 +47,7 @@ class HeldShare:
     vmemory: int  # bytes
     policy: str  # hard, elastic
     priority: str  # low, normal, high
+    state: str  # running, suspended
 
     @property
     def key(self) -> tuple[str, str, str, str]:
@@ -142,6 +143,7 @@ def _part(
         vmemory=share.vmemory,
         policy=_policy(objects.section(meta, "annotations")),
         priority=_priority(objects.section(meta, "annotations")),
+        state=suspensions.answer(objects.section(meta, "annotations")).state.value,
     )
 
 

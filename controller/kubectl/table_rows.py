@@ -52,6 +52,7 @@ def used(parts: Iterable[HeldShare], reports: Mapping[str, AgentMetrics | None])
                 **_part(part),
                 "usedVcore": _vcore(figures.get("vcore_used_ratio")),
                 "heldBytes": _whole(figures.get("memory_used_bytes")),
+                "hostBytes": _whole(figures.get("memory_host_bytes")),
                 "driverLimitBytes": _whole(figures.get("memory_driver_limit_bytes")) or None,
                 "refused": _whole(refused),
             }

@@ -68,6 +68,7 @@ HELD = (
     *_POD,
     Column("VCORE", "vcore"),
     Column("VMEMORY", "vmemoryBytes", size),
+    Column("STATE", "state"),
     Column("MODEL", "model", wide=True),
     *_MORE,
 )
@@ -77,6 +78,8 @@ USED = (
     Column("USED", "usedVcore", percent),
     Column("VMEMORY", "vmemoryBytes", size),
     Column("HELD", "heldBytes", size),
+    Column("STATE", "state"),
+    Column("HOST", "hostBytes", size, wide=True),
     Column("DRIVER LIMIT", "driverLimitBytes", size, wide=True),
     Column("REFUSED", "refused", wide=True),
     *_MORE,

@@ -33,7 +33,10 @@ PAGES = {
     "manual": "completion",
     "status-page": "status",
 }
-PROGRAMS = {PYVGPU: PAGES, KUBECTL: dict.fromkeys(("top", "ps", "audit"), "kubectl")}
+PROGRAMS = {
+    PYVGPU: PAGES,
+    KUBECTL: dict.fromkeys(("top", "ps", "suspend", "resume", "audit"), "kubectl"),
+}
 
 
 def parser_of(called: str, module: str) -> argparse.ArgumentParser:

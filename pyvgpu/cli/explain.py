@@ -6,8 +6,16 @@ import datetime
 import json
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu import errors, quantity
-from pyvgpu.cli import agent_scrape, claiming, cluster_options, refusals, scheduler_snapshot
+from pyvgpu import quantity
+from pyvgpu.allocator import suspensions
+from pyvgpu.cli import (
+    agent_scrape,
+    claiming,
+    cluster_options,
+    pod_lookup,
+    refusals,
+    scheduler_snapshot,
+)
 from pyvgpu.controller.kubectl import agent_metrics
 from pyvgpu.controller.scheduler import cache, pod_request, sampling, wait_reasons
 from pyvgpu.controller.sidecar import (
@@ -71,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
     namespace = options.namespace or apiserver.default_namespace(
         options.kubeconfig, options.context
     )
-    thing = _pod(api, namespace, options.pod)
+    thing = pod_lookup.read(api, namespace, options.pod)
     asked = pod_request.read(thing, None)
     if asked is not None and asked.waits:
         return _waits(api, thing, asked, options)
@@ -93,9 +101,15 @@ def run(options: argparse.Namespace) -> int:
     if pod.phase not in main_completion.TERMINAL:
         around.ask_for_the_controller()
     memory = _memory(api, options, pod) if asked is not None and not asked.over else []
+    suspended = suspensions.answer(objects.section(thing, "metadata", "annotations"))
     if options.json:
         facts = {"namespace": namespace, "pod": pod.name, "uid": pod.uid, "phase": pod.phase}
         facts |= {**said.document(), "memory": memory, "notKnown": around.unknown}
+        facts["suspension"] = {
+            "state": suspended.state.value,
+            "hostBytes": suspended.host_bytes,
+            "message": suspended.message,
+        }
         print(json.dumps(facts, indent=2))
         return 0
     print(f"pod {namespace}/{pod.name}: {pod.phase}{f' on {pod.node}' if pod.node else ''}")
@@ -103,6 +117,7 @@ def run(options: argparse.Namespace) -> int:
     for line in (
         *said.lines[:-1],
         *held,
+        *_suspension(suspended, f"{pod.name} -n {namespace}"),
         *(f"not known: {unknown}" for unknown in around.unknown),
     ):
         print(f"  {line}")
@@ -132,6 +147,18 @@ def _held(part: dict[str, Any]) -> str:
         f"memory of container {part['container']}: held to {quantity.format_size(quota)} of "
         f"{part['uuid']} by the shim{driver}"
     )
+
+
+def _suspension(answer: suspensions.Answer, pod: str) -> list[str]:
+    """Return the lines about a pod that is suspended, or should be."""
+    if answer.state is suspensions.PodState.SUSPENDED:
+        size = quantity.format_size(answer.host_bytes)
+        lines = [
+            f"suspended: {size} of its device memory are in host memory; "
+            f"`kubectl vgpu resume {pod}` resumes it"
+        ]
+        return [*lines, f"not resumed: {answer.message}"] if answer.message else lines
+    return [f"not suspended: {answer.message}"] if answer.message else []
 
 
 def _waits(
@@ -210,45 +237,3 @@ class RelatedObjects:
             else:
                 self.unknown.append(f"{what}: {exc}")
             return None
-
-
-def _pod(api: apiserver.ApiServer, namespace: str, name: str) -> Object:
-    path = f"/api/v1/namespaces/{namespace}/pods/{name}"
-    try:
-        return api.call("GET", path)
-    except apiserver.ServerError as exc:
-        raise errors.UnavailableError(_why_not(api, namespace, name, exc)) from exc
-
-
-def _why_not(
-    api: apiserver.ApiServer, namespace: str, name: str, exc: apiserver.ServerError
-) -> str:
-    match exc.status:
-        case 404:
-            instead = _instead(api, namespace, name)
-            return f"POD {name}: there is none in namespace {namespace}; {instead}"
-        case 403:
-            return (
-                f"POD {name}: you may not read pods in namespace {namespace}; this needs "
-                "permission to `get pods`, such as ClusterRole view has"
-            )
-        case 401:
-            return (
-                "the API server does not know you: has the kubeconfig's token or certificate "
-                "expired?"
-            )
-        case _:
-            return str(exc)
-
-
-def _instead(api: apiserver.ApiServer, namespace: str, name: str) -> str:
-    """Return a hint at what was meant, such as the pods of a Job of that name."""
-    query: dict[str, Any] = {"labelSelector": f"batch.kubernetes.io/job-name={name}", "limit": 3}
-    try:
-        found = api.call("GET", f"/api/v1/namespaces/{namespace}/pods", query).get("items") or []
-    except apiserver.ServerError:
-        found = []
-    if not found:
-        return "-n NAME names another namespace, such as -n default"
-    pods_of = ", ".join(str(objects.section(pod, "metadata").get("name")) for pod in found)
-    return f"it is a Job, whose pods are: {pods_of}"

@@ -102,16 +102,17 @@ def test_ps_shows_allocations_by_scheduler_and_agent(world):
     code, out, err = world("ps")
     assert (code, err) == (0, "")
     assert out.splitlines() == [
-        "NAMESPACE   POD       CONTAINER   NODE     DEVICE   VCORE   VMEMORY",
-        "n           placed    side        node-1   gpu1     20      1GiB",
-        "n           train-0   main        node-1   gpu0     30      2GiB",
+        "NAMESPACE   POD       CONTAINER   NODE     DEVICE   VCORE   VMEMORY   STATE",
+        "n           placed    side        node-1   gpu1     20      1GiB      running",
+        "n           train-0   main        node-1   gpu0     30      2GiB      running",
     ]
 
 
 def test_ps_selects_by_label_and_has_wide_columns(world):
     _, out, _ = world("ps", "-l", "app=train", "-o", "wide", "--no-headers")
     assert out.split() == [
-        *("n", "train-0", "main", "node-1", "gpu0", "30", "2GiB", "T4", "hard", "normal", FIRST),
+        *("n", "train-0", "main", "node-1", "gpu0", "30", "2GiB", "running"),
+        *("T4", "hard", "normal", FIRST),
     ]
 
 
@@ -124,14 +125,16 @@ def test_ps_of_all_namespaces_shows_claims_too(world):
     user = claim_objects.pod("user")
     api.put("/api/v1/namespaces/team/pods/user", {**user, "spec": {"nodeName": "n9"}})
     _, out, _ = world("ps", "-A")
-    assert out.splitlines()[-1].split() == ["team", "user", "-", "n9", "gpu0", "40", "2GiB"]
+    assert out.splitlines()[-1].split() == [
+        *("team", "user", "-", "n9", "gpu0", "40", "2GiB", "running"),
+    ]
 
 
 def test_kinds_that_may_not_be_listed_are_left_out_and_named(world):
     world.api.forbidden = ("/api/v1/nodes", "/apis/")
     code, out, err = world("ps")
     assert code == 0
-    assert out.splitlines()[1].split() == ["n", "train-0", "main", "node-1", "-", "30", "2GiB"]
+    assert out.splitlines()[1].split()[:7] == ["n", "train-0", "main", "node-1", "-", "30", "2GiB"]
     assert "you may not list nodes" in err
 
 
@@ -146,9 +149,9 @@ def test_top_shows_usage_beside_allocation(world):
     code, out, err = world("top")
     assert (code, err) == (0, "")
     lines = [line.split() for line in out.splitlines()]
-    assert lines[0][5:] == ["VCORE", "USED", "VMEMORY", "HELD"]
-    assert lines[1][1:] == ["placed", "side", "node-1", "gpu1", "20", "-", "1GiB", "-"]
-    assert lines[2][1:] == ["train-0", "main", "node-1", "gpu0", "30", "28", "2GiB", "1GiB"]
+    assert lines[0][5:] == ["VCORE", "USED", "VMEMORY", "HELD", "STATE"]
+    assert lines[1][1:-1] == ["placed", "side", "node-1", "gpu1", "20", "-", "1GiB", "-"]
+    assert lines[2][1:-1] == ["train-0", "main", "node-1", "gpu0", "30", "28", "2GiB", "1GiB"]
 
 
 def test_top_prints_json_with_exact_numbers(world):
@@ -165,9 +168,11 @@ def test_top_prints_json_with_exact_numbers(world):
         "vcore": 30,
         "policy": "hard",
         "priority": "normal",
+        "state": "running",
         "vmemoryBytes": 2 * GIB,
         "usedVcore": 28.4,
         "heldBytes": GIB + 5,
+        "hostBytes": 0,
         "driverLimitBytes": None,
         "refused": 3,
     }
@@ -214,7 +219,7 @@ def test_top_without_metrics_shows_allocations_and_names_the_missing_permission(
     world.api.forbidden = forbidden
     code, out, err = world("top", "-l", "app=train")
     assert code == 0
-    assert out.splitlines()[1].split()[5:] == ["30", "-", "2GiB", "-"]
+    assert out.splitlines()[1].split()[5:] == ["30", "-", "2GiB", "-", "running"]
     assert said in err
 
 
@@ -291,8 +296,8 @@ def test_agents_metrics_are_parsed():
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        ([""], ["audit", "explain", "ps", "top"]),
-        ([], ["audit", "explain", "ps", "top"]),
+        ([""], ["audit", "explain", "ps", "resume", "suspend", "top"]),
+        ([], ["audit", "explain", "ps", "resume", "suspend", "top"]),
         (["a"], ["audit"]),
         (["--v"], ["--version"]),
         (["top", ""], ["nodes", "pods"]),
@@ -310,7 +315,9 @@ def test_shell_completion_for_kubectl(capsys, words, found):
     assert capsys.readouterr().out.splitlines() == [*found, ":4"]
 
 
-@pytest.mark.parametrize("option", ["--help", "top", "ps", "audit", "explain"])
+@pytest.mark.parametrize(
+    "option", ["--help", "top", "ps", "suspend", "resume", "audit", "explain"]
+)
 def test_help_has_examples(capsys, option):
     with pytest.raises(SystemExit):
         cli.kubectl_main([option] if option == "--help" else [option, "--help"])

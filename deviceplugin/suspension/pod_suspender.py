@@ -122,7 +122,9 @@ class PodSuspender:
             if grant.owner is not None and not grant.over:
                 granted.setdefault(grant.owner.uid, []).append(grant)
         with self._lock:
-            self._refused = {uid: it for uid, it in self._refused.items() if uid in granted}
+            self._refused = {
+                uid: attempt for uid, attempt in self._refused.items() if uid in granted
+            }
         live = {grant.id for those in granted.values() for grant in those}
         for gone in self._saved.keys() - live:
             self._saved.pop(gone, None)

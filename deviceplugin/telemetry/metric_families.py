@@ -373,8 +373,8 @@ class AgentMeter(exposition.Exposition):
                 self._calls.labels(call, result.value)  # exists from the beginning, as 0
         self._calls.labels("start", call_timing.CallResult.WAITS.value)
         for action in ("suspend", "resume"):
-            for told in ("done", "refused", "lost"):
-                self._suspensions.labels(action, told)
+            for outcome in ("done", "refused", "lost"):
+                self._suspensions.labels(action, outcome)
 
     def show(self, sources: MetricSources) -> None:
         """Show the metrics of *sources*, too."""

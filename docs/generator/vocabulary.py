@@ -56,6 +56,11 @@ RESOURCES: tuple[Row, ...] = (
 
 WRITTEN_ON_PODS: tuple[Row, ...] = (
     (
+        names.SUSPEND_ANNOTATION,
+        "the pod's device memory moves to host memory, and its reservation is kept",
+        "keep",
+    ),
+    (
         names.VCORE_POLICY_ANNOTATION,
         "`hard`: never above its vcore; `elastic`: above it while the device has idle time",
         "elastic",
@@ -161,6 +166,11 @@ WRITTEN_ON_OTHERS: tuple[Row, ...] = (
 KEPT: tuple[Row, ...] = (
     (names.NODE_DEVICES_ANNOTATION, "node", "the agent: the node's devices and their health"),
     (names.DEVICES_ANNOTATION, "pod", "the scheduler: the devices that the pod gets; signed"),
+    (
+        names.SUSPENSION_ANNOTATION,
+        "pod",
+        "the agent: whether the pod is suspended, and why not; JSON, for display",
+    ),
     (names.GRANT_KIND, "container", "kubelet: the container's grant; also a CDI kind"),
     (
         requeue.ANNOTATION,

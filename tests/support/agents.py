@@ -252,6 +252,7 @@ def make_image(folder: Path) -> None:
         "/client": programs.build("cuda-client", program, "-ldl"),
         "/nvml-client": programs.build("nvml-client", nvml, "-DWITH_NVML", *both),
         "/bare": programs.build_bare("bare", _SOURCES / "bare.c"),
+        "/holder": programs.build("holder", (_SOURCES / "holder.c",), programs.LIBCUDA),
         "/stays": programs.build("stays", (_SOURCES / "bare.c",), programs.LIBCUDA),
         # An image may contain a driver of its own; this one would enforce no quota.
         f"/usr/local/cuda-12.4/compat/{names.LIBCUDA}": driver,

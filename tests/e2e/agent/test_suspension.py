@@ -1,0 +1,136 @@
+"""Pods are suspended in a real cluster: their memory leaves the device and comes back."""
+
+import json
+
+import agent_set
+import agents
+import pytest
+import rig
+from agents import UNIT, container
+
+from pyvgpu import names
+
+pytestmark = [pytest.mark.e2e, pytest.mark.alone]
+
+HOLDER = "exec /holder 512 100"
+NOTEBOOKS = 3
+
+
+@pytest.fixture
+def suspending(running):
+    """The agent with --suspend, and the rights that the chart gives it for that."""
+    with agent_set.rights_of("agent/suspend.yaml", "agent.suspend=true"):
+        running.become("--suspend")
+        running.until_idle()
+        yield running
+        running.until_idle()
+
+
+def create(space, name, script=HOLDER, vcore=20, units=8, **more):
+    pod = rig.pod(name, container("a", vcore, units, script), restartPolicy="Always", **more)
+    space.create("pods", pod)
+
+
+def until_said(space, agent, name, word):
+    agent.wait(lambda: word in agents.logs(space, name, "a"))
+
+
+def counted(space, name):
+    """Return the last line of a program's log: how often it has compared its memory."""
+    return agents.logs(space, name, "a").splitlines()[-1]
+
+
+def request(space, name, value):
+    agents.annotate(space.path("pods", name), {names.SUSPEND_ANNOTATION: value})
+
+
+def answer(pod):
+    return json.loads(
+        pod["metadata"].get("annotations", {}).get(names.SUSPENSION_ANNOTATION, "{}")
+    )
+
+
+def suspend(space, name):
+    request(space, name, "keep")
+    return answer(space.until("pods", name, lambda pod: answer(pod).get("state") == "suspended"))
+
+
+def used(agent):
+    """Return the bytes in use on all devices, as the agent's metrics say."""
+    lines = agent.ask("/metrics").splitlines()
+    return sum(
+        float(line.split()[-1]) for line in lines if line.startswith("pyvgpu_device_memory_used_b")
+    )
+
+
+def test_suspended_pod_leaves_the_device_and_continues_unchanged(space, suspending):
+    create(space, "held")
+    until_said(space, suspending, "held", "intact")
+    found = suspend(space, "held")
+    assert found["requested"] == "keep"
+    assert found["hostBytes"] > 2 * UNIT
+    suspending.wait(lambda: used(suspending) == 0)
+    before = counted(space, "held")
+    create(space, "other", "/client; sleep 1000", vcore=50, units=16)
+    until_said(space, suspending, "other", "returned 1")
+    assert counted(space, "held") == before  # it waits in its call
+    text = suspending.ask("/metrics")
+    assert 'pyvgpu_container_suspended{namespace="' in text
+    assert [
+        line for line in text.splitlines() if "container_suspended" in line and line[-1] == "1"
+    ]
+    request(space, "held", None)
+    suspending.wait(lambda: counted(space, "held") != before)
+    assert "damaged" not in agents.logs(space, "held", "a")
+    space.until("pods", "held", lambda pod: not answer(pod))
+    events = [
+        event["reason"]
+        for event in space.server.items(space.path("events"))[0]
+        if event["involvedObject"]["name"] == "held"
+    ]
+    assert {"VGPUSuspended", "VGPUResumed"} <= set(events)
+
+
+def test_container_without_room_in_its_memory_limit_is_refused(space, suspending):
+    pod = rig.pod("small", container("a", 20, 8, HOLDER))
+    pod["spec"]["containers"][0]["resources"]["limits"]["memory"] = "600Mi"
+    space.create("pods", pod)
+    until_said(space, suspending, "small", "intact")
+    before = counted(space, "small")
+    request(space, "small", "keep")
+    said = space.until("pods", "small", lambda pod: answer(pod).get("message"))
+    message = answer(said)["message"]
+    assert message.startswith("container a: it needs ")
+    suspending.wait(lambda: counted(space, "small") != before)
+
+
+def test_agent_and_pod_are_killed_while_it_is_suspended(space, suspending):
+    create(space, "held")
+    until_said(space, suspending, "held", "intact")
+    suspend(space, "held")
+    suspending.stop(9)
+    suspending.start("--suspend")
+    before = counted(space, "held")
+    request(space, "held", None)
+    suspending.wait(lambda: counted(space, "held") != before)
+    suspend(space, "held")
+    space.server.call("DELETE", space.path("pods", "held"))
+    suspending.until_idle()
+    assert used(suspending) == 0
+
+
+def test_idle_notebooks_take_turns_on_the_device(space, suspending):
+    """All of them hold memory; at any time one has it on the device."""
+    pods = [f"notebook-{number}" for number in range(NOTEBOOKS)]
+    for name in pods:
+        create(space, name, "exec /holder 256 300", vcore=10)
+    for name in pods:
+        until_said(space, suspending, name, "intact")
+        suspend(space, name)
+    for name in pods:
+        before = counted(space, name)
+        request(space, name, None)
+        suspending.wait(lambda name=name, before=before: counted(space, name) != before)
+        suspend(space, name)
+    for name in pods:
+        assert "damaged" not in agents.logs(space, name, "a")

@@ -82,6 +82,11 @@ class Calls:
         """Whether the driver is a simulated one."""
         return self._driver.machine is not None
 
+    @property
+    def release(self) -> str:
+        """The driver's release, such as 580.65.06; empty: unknown."""
+        return self._driver.release
+
     def check_offered(self) -> None:
         """Raise NoCheckpointsError, with the needed release, if the driver has no checkpoints."""
         found = self._ask({"call": "version"}, _BEGIN_SECONDS)

@@ -34,6 +34,8 @@ _PAUSE_SECONDS = 0.05
 _RETRY_SECONDS = 1.0
 _PROC = Path("/proc")
 _UVM = b"/dev/nvidia-uvm"
+_NCCL = "nccl"  # in the names of its threads
+_NCCL_BREAKS = ("595",)  # driver branches that end a process with NCCL instead of moving it
 
 RUNNING = region.Suspension()
 _GATED = region.Suspension(gated=True)
@@ -262,8 +264,13 @@ class Operation:
             raise RefusedError(
                 "its processes share device memory with each other, which cannot be moved"
             )
+        for device in self._tenant.devices:
+            if device.instance is not None:
+                raise RefusedError(
+                    f"{device.label} is a MIG device, whose memory the driver cannot move"
+                )
         for pid in self._targets:
-            reason = find_obstacle(_PROC / str(pid))
+            reason = find_obstacle(_PROC / str(pid), self._calls.release)
             if reason is not None:
                 raise RefusedError(f"process {pid}: {reason}")
 
@@ -425,10 +432,11 @@ def find_processes(usage: int) -> tuple[list[Target], list[int]]:
     return targets, [slot.pid for slot in slots if slot.slot not in found]
 
 
-def find_obstacle(folder: Path) -> str | None:
+def find_obstacle(folder: Path, release: str = "") -> str | None:
     """Return why the process with this folder in /proc cannot be suspended; None: it can be tried.
 
-    A process that is stopped or frozen would make the driver's calls hang.
+    A process that is stopped or frozen would make the driver's calls hang. The driver's *release*
+    says what else it would not survive.
     """
     try:
         maps = (folder / "maps").read_bytes()
@@ -440,7 +448,18 @@ def find_obstacle(folder: Path) -> str | None:
         return "its cgroup is frozen"
     if maps.count(_UVM) > 1:
         return "it has managed memory, which the driver cannot move"
+    branch = release.partition(".")[0]
+    if branch in _NCCL_BREAKS and _has_thread(folder, _NCCL):
+        return f"it uses NCCL, which driver release {branch} cannot suspend; 580 can"
     return None
+
+
+def _has_thread(folder: Path, part: str) -> bool:
+    for thread in folder.glob("task/*/comm"):
+        with contextlib.suppress(OSError):
+            if part in thread.read_text():
+                return True
+    return False
 
 
 def is_frozen(folder: Path) -> bool:

@@ -123,3 +123,23 @@ def test_processes_that_would_hang_or_lose_their_context_are_recognized(
     (folder / "maps").write_text(maps)
     found = suspend_operation.find_obstacle(folder)
     assert found is None if expected is None else found.startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("release", "thread", "refused"),
+    [
+        pytest.param("580.178.04", "pt_nccl_watchdg", False, id="580 suspends NCCL"),
+        pytest.param("595.84", "pt_nccl_watchdg", True, id="595 ends it"),
+        pytest.param("595.84", "python", False, id="without NCCL"),
+        pytest.param("", "pt_nccl_watchdg", False, id="unknown release"),
+    ],
+)
+def test_process_that_a_driver_release_would_end_is_refused(tmp_path, release, thread, refused):
+    folder = tmp_path / str(os.getpid())
+    (folder / "task/7").mkdir(parents=True)
+    (folder / "task/7/comm").write_text(f"{thread}\n")
+    (folder / "stat").write_text(STAT.format("S"))
+    (folder / "maps").write_text("")
+    found = suspend_operation.find_obstacle(folder, release)
+    assert (found is not None) is refused
+    assert found is None or "NCCL, which driver release 595 cannot suspend" in found

@@ -4,7 +4,9 @@ import json
 import subprocess
 import sys
 
+import checkpoints
 import pytest
+from runner import PYVGPU
 
 from pyvgpu import shim
 from pyvgpu.simulation import simulator
@@ -126,3 +128,18 @@ def test_specification_that_is_no_layout_is_refused(runner):
     )
     assert done.returncode == 64
     assert "the model t4 has no MIG; those that have it are a100" in done.stderr
+
+
+def test_run_on_a_mig_device_is_not_suspended(runner, machine, name):
+    source = checkpoints.SERVER + checkpoints.TARGET + checkpoints.LOOP
+    options = ("--simulate", SPEC, "--name", name, "--vmemory", "4GiB")
+    with runner.started(*options, sys.executable, "-c", source) as process:
+        tenant = checkpoints.Lines(process)
+        tenant.send("context(); p = alloc(1 << 20); fill(p); answer(p > 0)")
+        assert tenant.answer() is True
+        done = subprocess.run(
+            [PYVGPU, "suspend", name], env=runner.environment, capture_output=True, text=True
+        )
+        assert done.returncode == 69
+        assert "is a MIG device, whose memory the driver cannot move" in done.stderr
+        assert tenant.ask("is_intact(p)") is True

@@ -1,6 +1,7 @@
 """Pods are suspended in a real cluster: their memory leaves the device and comes back."""
 
 import json
+import re
 
 import agent_set
 import agents
@@ -38,6 +39,7 @@ def create(space, name, script=HOLDER, vcore=20, units=8, **more):
 
 
 def until_said(space, agent, name, word):
+    space.until("pods", name, lambda pod: rig.runs(pod, "a"))
     agent.wait(lambda: word in agents.logs(space, name, "a"))
 
 
@@ -69,6 +71,22 @@ def used(agent):
     )
 
 
+def reasons(space, name):
+    """Return the reasons of a pod's events."""
+    return {
+        event["reason"]
+        for event in space.server.items(space.path("events"), {})[0]
+        if event["involvedObject"]["name"] == name
+    }
+
+
+def suspended_in_metrics(agent):
+    """Return the pods that are suspended as the agent's metrics say."""
+    suspended = r'^pyvgpu_container_suspended{.*pod="([^"]*)".*} 1\.0$'
+    found = re.findall(suspended, agent.ask("/metrics"), re.MULTILINE)
+    return sorted(found)
+
+
 def test_suspended_pod_leaves_the_device_and_continues_unchanged(space, suspending):
     empty = used(suspending)
     create(space, "held")
@@ -82,21 +100,12 @@ def test_suspended_pod_leaves_the_device_and_continues_unchanged(space, suspendi
     create(space, "other", "/client; sleep 1000", vcore=50, units=16)
     until_said(space, suspending, "other", "returned 1")
     assert counted(space, "held") == before  # it waits in its call
-    text = suspending.ask("/metrics")
-    assert 'pyvgpu_container_suspended{namespace="' in text
-    assert [
-        line for line in text.splitlines() if "container_suspended" in line and line[-1] == "1"
-    ]
+    suspending.wait(lambda: suspended_in_metrics(suspending) == ["held"])  # they are sampled
     request(space, "held", None)
     suspending.wait(lambda: counted(space, "held") != before)
     assert "damaged" not in agents.logs(space, "held", "a")
     space.until("pods", "held", lambda pod: not answer(pod))
-    events = [
-        event["reason"]
-        for event in space.server.items(space.path("events"))[0]
-        if event["involvedObject"]["name"] == "held"
-    ]
-    assert {"VGPUSuspended", "VGPUResumed"} <= set(events)
+    suspending.wait(lambda: {"VGPUSuspended", "VGPUResumed"} <= reasons(space, "held"))
 
 
 def test_container_without_room_in_its_memory_limit_is_refused(space, suspending):

@@ -160,10 +160,26 @@ def test_agent_has_only_the_configured_capabilities():
         (("agent.capabilities={SYS_ADMIN}",), ["SYS_ADMIN"]),
         ((kill,), ["KILL", "SYS_PTRACE"]),
         ((kill, "agent.capabilities={SYS_ADMIN,KILL}"), ["SYS_ADMIN", "KILL", "SYS_PTRACE"]),
+        (("agent.suspend=true",), ["KILL", "SYS_PTRACE"]),
     ):
         spec = made(*settings)["DaemonSet", "agent"]["spec"]["template"]["spec"]
         found = spec["containers"][0]["securityContext"]["capabilities"]
         assert (found["drop"], found.get("add")) == (["ALL"], added)
+
+
+def test_agent_may_patch_pods_only_to_suspend_them():
+    role = ("ClusterRole", "pyvgpu-agent-suspend")
+    policy = ("ValidatingAdmissionPolicy", "pyvgpu-agent-suspend")
+    assert not {role, policy} & made().keys()
+    things = made("agent.suspend=true", "agent.driverLimits=false")
+    assert things[role]["rules"] == [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["patch"]}
+    ]
+    assert "pyvgpu.io/suspension" in str(things[policy]["spec"]["validations"])
+    assert "--suspend" in arguments(things, "DaemonSet", "agent")
+    spec = things["DaemonSet", "agent"]["spec"]["template"]["spec"]
+    assert spec["hostPID"] is True
+    assert any(volume["name"] == "cgroups" for volume in spec["volumes"])
 
 
 def test_beside_nvidia_option_is_set_only_if_configured():

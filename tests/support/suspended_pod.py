@@ -74,7 +74,10 @@ class Room:
         for folder in sorted(self.node.files.glob("grants/*")):
             if not grants.is_id(folder.name):
                 continue  # prepared for later grants
-            with (folder / names.QUOTA_FILE).open("rb") as file:
+            with (
+                contextlib.suppress(FileNotFoundError),  # the grant has just ended
+                (folder / names.QUOTA_FILE).open("rb") as file,
+            ):
                 found.append(region.read_limits(file.fileno()).suspension)
         return found
 

@@ -32,6 +32,7 @@ _Static_assert(offsetof(struct usage_file, charged) == 66240, "charged");
 _Static_assert(offsetof(struct usage_file, work) == 197312, "work");
 _Static_assert(offsetof(struct usage_file, compute) == 328384, "compute");
 _Static_assert(offsetof(struct usage_file, link_end) == 332480, "link end");
+_Static_assert(offsetof(struct usage_file, worked_ns) == 332488, "worked");
 _Static_assert(offsetof(struct usage_file, links) == 332544, "links");
 _Static_assert(sizeof(struct usage_link) == 16, "link");
 _Static_assert(offsetof(struct usage_file, idle) == 463616, "idle");

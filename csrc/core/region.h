@@ -185,7 +185,10 @@ struct usage_file {
     /* since layout 2 */
     uint32_t link_end; /* no link was ever made from this one on */
     uint32_t link_reserved;
-    uint64_t link_spare[7];
+    uint64_t worked_ns; /* CLOCK_MONOTONIC of a call that uses a device, noted once for each
+                           generation of the quota (suspension.h), */
+    uint64_t wanted_ns; /* and of the last one that a suspension holds back; 0: never */
+    uint64_t link_spare[5];
     struct usage_link links[8192];
     /* since layout 3 */
     uint64_t idle[16][128][2]; /* a process's last two times without work on a device, for the first

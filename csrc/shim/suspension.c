@@ -5,21 +5,44 @@
  * then reads the quota; the supervisor closes the gate in the quota and then reads the slots.
  */
 #include "shim/suspension.h"
-#include "shim/shim.h"
 
 #include <time.h>
 
 #define POLL_NS 2000000
+
+uint64_t suspension_noted;
 
 int suspension_is_on(void)
 {
     return (region_flags(shim.region.quota) & QUOTA_GATED) != 0;
 }
 
+static void note(uint64_t *word)
+{
+    __atomic_store_n(word, clock_now_ns(CLOCK_MONOTONIC), __ATOMIC_RELAXED);
+}
+
+/* While a suspension is on, each call is noted: the first may have come before it. */
+void suspension_note_slowly(void)
+{
+    uint64_t generation = region_generation(shim.region.quota);
+
+    if (!shim.region.links) /* the usage file has no room for it */
+        return;
+    if (suspension_is_on()) {
+        note(&shim.region.usage->wanted_ns);
+        return;
+    }
+    note(&shim.region.usage->worked_ns);
+    __atomic_store_n(&suspension_noted, generation, __ATOMIC_RELAXED);
+}
+
 void suspension_wait(void)
 {
     const struct timespec pause = {.tv_nsec = POLL_NS};
 
+    if (suspension_is_on() && shim.region.links)
+        note(&shim.region.usage->wanted_ns);
     while (suspension_is_on())
         nanosleep(&pause, NULL);
 }

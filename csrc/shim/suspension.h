@@ -9,11 +9,29 @@
 #ifndef PYVGPU_SHIM_SUSPENSION_H
 #define PYVGPU_SHIM_SUSPENSION_H
 
+#include "core/compiler.h"
+#include "core/region.h"
+#include "shim/shim.h"
+
 /* Whether the quota says that the process is suspended, or is being suspended. */
 int suspension_is_on(void);
 
 /* Wait until it is not. */
 void suspension_wait(void);
+
+/* A call that uses a device begins. The node side learns from it since when a run has no work, and
+ * whether a suspended one wants some: it writes a new generation of the quota, and reads after some
+ * time whether a call has noted itself. */
+void suspension_note_slowly(void);
+
+extern uint64_t suspension_noted; /* generation */
+
+static inline void suspension_note(void)
+{
+    if (likely(shim.open) && unlikely(region_generation(shim.region.quota) !=
+                                      __atomic_load_n(&suspension_noted, __ATOMIC_RELAXED)))
+        suspension_note_slowly();
+}
 
 /* Around a call that must not be in the driver when the process is locked. */
 void suspension_enter(void);

@@ -8,6 +8,7 @@
 #include "shim/cuda/memory/share.h"
 #include "shim/cuda/memory/sparse.h"
 #include "shim/driver.h"
+#include "shim/suspension.h"
 #include "core/log.h"
 
 #include <stdlib.h>
@@ -31,6 +32,7 @@ int charge_try(unsigned device, uint64_t bytes)
 {
     int result;
 
+    suspension_note();
     shim_watch_limits();
     deferred_free_settle();
     result = ledger_charge(&shim.ledger, device, bytes);

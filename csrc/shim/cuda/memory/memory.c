@@ -9,6 +9,7 @@
 #include "shim/cuda/memory/managed.h"
 #include "shim/cuda/memory/pool_ranges.h"
 #include "shim/driver.h"
+#include "shim/suspension.h"
 
 #define PITCH 512 /* rows begin at multiples of it on every device seen */
 
@@ -125,6 +126,7 @@ CUresult cuMemFree_v2(CUdeviceptr address)
 
     if (unlikely(!shim.open))
         return CUDA_ERROR_NOT_INITIALIZED;
+    suspension_note();
     known = allocations_take(ALLOCATION_LINEAR, address, &allocation);
     if (unlikely(!known))
         return pool_ranges_free(address);

@@ -473,6 +473,7 @@ void pace_asked(const struct stream *stream, CUresult answer)
     static uint64_t asked_ns;
     uint64_t now;
 
+    suspension_note();
     if (!is_paced())
         return;
     now = now_ns();

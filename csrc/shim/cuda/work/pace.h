@@ -22,6 +22,7 @@
 #include "shim/cuda/work/flight.h"
 #include "core/governor.h"
 #include "shim/shim.h"
+#include "shim/suspension.h"
 
 enum pace_state {
     PACE_CLOSED, /* before cuInit, and in a forked child */
@@ -121,6 +122,7 @@ static inline CUresult pace_end(struct pace_work *work, CUresult result)
         struct pace_work work;                              \
         CUresult paid;                                      \
                                                             \
+        suspension_note();                                  \
         if (pace_is_free())                                 \
             return driver.symbol(__VA_ARGS__);              \
         paid = begin;                                       \

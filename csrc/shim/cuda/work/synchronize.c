@@ -12,9 +12,16 @@
 #include "shim/cuda/memory/share.h"
 #include "shim/suspension.h"
 
+#include <pthread.h>
+
+static void leave(void *none)
+{
+    (void) none;
+    suspension_leave();
+}
+
 static CUresult after(CUresult result, const struct stream *stream, int all)
 {
-    suspension_leave();
     pace_waited(stream, all && result == CUDA_SUCCESS);
     deferred_free_settle();
     pool_charge_reread(-1);
@@ -23,14 +30,21 @@ static CUresult after(CUresult result, const struct stream *stream, int all)
     return result;
 }
 
-/* Wait for *stream*; NULL and *all*: for everything that the calling thread has launched. */
-#define SYNCHRONIZE(stream, all, symbol, ...)                  \
-    do {                                                       \
-        if (unlikely(!shim.open))                              \
-            return CUDA_ERROR_NOT_INITIALIZED;                 \
-        pace_wait(stream);                                     \
-        suspension_enter();                                    \
-        return after(driver.symbol(__VA_ARGS__), stream, all); \
+/* A thread that is cancelled in the driver does not wait any more: its count is taken back.
+ * Wait for *stream*; NULL and *all*: for everything that the calling thread has launched. */
+#define SYNCHRONIZE(stream, all, symbol, ...)  \
+    do {                                       \
+        CUresult result;                       \
+                                               \
+        if (unlikely(!shim.open))              \
+            return CUDA_ERROR_NOT_INITIALIZED; \
+        pace_wait(stream);                     \
+        suspension_note();                     \
+        suspension_enter();                    \
+        pthread_cleanup_push(leave, NULL);     \
+        result = driver.symbol(__VA_ARGS__);   \
+        pthread_cleanup_pop(1);                \
+        return after(result, stream, all);     \
     } while (0)
 
 CUresult cuStreamSynchronize(CUstream stream)

@@ -25,6 +25,7 @@ COMMAND_FILE = "command"  # of a run: its command line, which only its user and 
 TAMPERED_FILE = "tampered"  # exists if something other than the shim changed the usage file
 LIMIT_FILE = "driver-limit"  # the driver's own limit for a run or container, or why there is none
 CONTAINER_FOLDER = "container"  # of a run: the files that its container gets
+TENANT_FILE = "tenant.json"  # record of a run with --oversubscribe
 CONTROL_SOCKET = "control"  # on which a run's supervisor accepts changes of its quota
 
 ARBITER_FOLDER = "arbiter-"  # in a registry; followed by its user's id

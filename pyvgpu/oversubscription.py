@@ -178,10 +178,13 @@ def _resume(candidate: Tenant, left: _Left) -> Move | None:
 def _spare(pool: Pool, tenants: Sequence[Tenant], left: _Left, now: float) -> Move | None:
     """Resume a tenant without a known wish: nobody needs the room, and its wish may be unseen."""
     for tenant in sorted(tenants, key=lambda x: (x.since, x.key)):
-        waits = now - tenant.since >= tenant.rules.idle_seconds
-        if tenant.state is State.SUSPENDED and waits and now >= tenant.refused_until:
-            if _fits(pool, tenants, tenant):
-                return _resume(tenant, left)
+        if (
+            tenant.state is State.SUSPENDED
+            and now - tenant.since >= tenant.rules.idle_seconds
+            and now >= tenant.refused_until
+            and _fits(pool, tenants, tenant)
+        ):
+            return _resume(tenant, left)
     return None
 
 

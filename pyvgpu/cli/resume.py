@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyvgpu.machine import quota_socket, reservations
-from pyvgpu.run import suspend_operation, suspend_socket, suspension
+from pyvgpu.run import suspend_operation, suspend_socket, suspender, suspension
 
 if TYPE_CHECKING:
     import argparse
@@ -33,6 +33,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Resume the run."""
-    found = quota_socket.find(options.name, reservations.Registries().live())
+    live = reservations.Registries().live()
+    suspender.end_unsupervised(live)
+    found = quota_socket.find(options.name, live)
     print(suspend_socket.send(found, suspend_operation.SuspendOrder(suspension.Wish.RUNNING)))
     return 0

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyvgpu import device, errors, log, names, quantity, quota
-from pyvgpu.cli import limits
+from pyvgpu.cli import limits, oversubscribing
 from pyvgpu.machine import holders
 from pyvgpu.run import loader_check, run_files, run_setup, supervisor
 
@@ -32,6 +32,7 @@ examples:
   pyvgpu run --vcore 30 --name eval -- ./evaluate --batch 8
   pyvgpu run --simulate h100 --vmemory 2GiB -- python train.py     (no GPU needed)
   pyvgpu run --device 1 --vmemory 4Gi nvidia-smi
+  pyvgpu run --oversubscribe=3 --idle 600 --vmemory 20GiB -- jupyter lab
 """
 
 
@@ -58,6 +59,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="create no private mount namespace: setuid programs work, but programs that open "
         "the driver by an absolute path are not held to the quota",
     )
+    oversubscribing.add_options(parser)
     parser.add_argument("command", nargs="...", metavar="COMMAND", help="the program to run")
 
 
@@ -111,6 +113,7 @@ def add_simulate(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the command to its end and return its exit code."""
     asked = parse_quota(options, os.environ)
+    oversubscription = oversubscribing.parse(options)
     command = words(options.command)
     if not command:
         raise errors.UsageError("no command is given, such as `pyvgpu run -- python train.py`")
@@ -131,17 +134,24 @@ def run(options: argparse.Namespace) -> int:
         holders.RunRequest(asked, devices, base.driver.release),
         holders.Holder(name, command[0], tree=str(cache / run_files.RUNS)),
         command,
+        oversubscription=oversubscription,
     )
     with supervisor.signals_held() as inherited, run_setup.opened(plan) as opened:
         report_share(asked, opened.made.share)
+        number = None
+        if opened.mover is not None and oversubscription is not None:
+            number = opened.mover.wait_for_room(oversubscription.wait_seconds)
         opened.look()
-        overlays = (
-            () if options.no_namespace else run_setup.overlays(base, opened.tree, plan.source)
-        )
-        started = supervisor.RunProgram(
-            program, command, _environment(environment, opened.tree, base), overlays
-        )
-        status = run_setup.supervise(opened, started, inherited)
+        if number is None:
+            overlays = (
+                () if options.no_namespace else run_setup.overlays(base, opened.tree, plan.source)
+            )
+            started = supervisor.RunProgram(
+                program, command, _environment(environment, opened.tree, base), overlays
+            )
+            status = run_setup.supervise(opened, started, inherited)
+        else:
+            status = number  # of a signal
     return supervisor.end_as(status)
 
 

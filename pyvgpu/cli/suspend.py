@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors, quantity
 from pyvgpu.machine import quota_socket, reservations
-from pyvgpu.run import suspend_operation, suspend_socket, suspension
+from pyvgpu.run import suspend_operation, suspend_socket, suspender, suspension
 
 if TYPE_CHECKING:
     import argparse
@@ -58,7 +58,9 @@ def run(options: argparse.Namespace) -> int:
         else quantity.parse_size(options.host_memory, "--host-memory"),
         _parse_seconds(options.timeout),
     )
-    found = quota_socket.find(options.name, reservations.Registries().live())
+    live = reservations.Registries().live()
+    suspender.end_unsupervised(live)
+    found = quota_socket.find(options.name, live)
     print(suspend_socket.send(found, order))
     return 0
 

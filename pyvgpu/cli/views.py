@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import quota
+from pyvgpu import log, quota
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -124,6 +124,20 @@ def spark(history: Sequence[float], width: int) -> str:
     return "".join(columns).rjust(width)
 
 
+def _oversubscription(part: RunShare) -> dict[str, object] | None:
+    record = part.record
+    if record is None:
+        return None
+    return {
+        "idle_seconds": record.rules.idle_seconds,
+        "slice_seconds": record.rules.slice_seconds,
+        "moves_per_minute": record.rules.moves_per_minute,
+        "suspensions": record.suspensions,
+        "resumptions": record.resumptions,
+        "refusal": log.printable(record.refusal) or None,
+    }
+
+
 def documents(devices: Sequence[DeviceView]) -> list[dict[str, object]]:
     """Return every run as JSON; sizes in bytes, times in seconds, shares from 0 to 1."""
     return [
@@ -145,6 +159,7 @@ def documents(devices: Sequence[DeviceView]) -> list[dict[str, object]]:
             "vmemory_bytes": part.limits.vmemory,
             "held_bytes": part.held,
             "host_bytes": part.host,
+            "oversubscription": _oversubscription(part),
             "over_quota_bytes": part.over,
             "reserved_bytes": part.reserved,
             "refused": part.refused,

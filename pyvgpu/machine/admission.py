@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, quantity, share
+from pyvgpu import errors, oversubscription, quantity, share
+from pyvgpu.machine import tenant_record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +32,44 @@ def choose(wish: RunRequest, live: Sequence[LiveReservation]) -> share.Share:
     if len(refusals) == 1:
         raise refusals[0]
     raise type(refusals[0])(f"{refusals[0]} (and none of the other devices has room either)")
+
+
+def choose_oversubscribed(
+    wish: RunRequest, ratio: float, live: Sequence[LiveReservation]
+) -> tuple[share.Share, bool]:
+    """Return the first share with room, else the first within *ratio*; and whether it has room."""
+    refusals: list[errors.PyVgpuError] = []
+    later: share.Share | None = None
+    for device in wish.devices:
+        try:
+            wanted = share.fit(wish.quota, device)
+            _check_ratio(wanted, wish.vcore, ratio, live)
+            later = later or wanted
+            check(wanted, wish.vcore, live)
+        except errors.PyVgpuError as exc:
+            refusals.append(exc)
+        else:
+            return wanted, True
+    if later is not None:
+        return later, False
+    raise sorted(refusals, key=lambda exc: isinstance(exc, errors.UsageError))[0]
+
+
+def _check_ratio(
+    wanted: share.Share, vcore: int, ratio: float, live: Sequence[LiveReservation]
+) -> None:
+    device = wanted.device
+    pool = tenant_record.pool_of(device.uuid, device.memory_bytes, live)
+    tenants = tenant_record.tenants_of(device.uuid, live)
+    if not oversubscription.admits(pool, tenants, wanted.vmemory, vcore, ratio):
+        raise errors.UnavailableError(
+            f"vmemory {quantity.format_size(wanted.vmemory)}, vcore {vcore}: {device.label} has "
+            f"{quantity.format_size(max(0, pool.memory))} and {max(0, pool.vcore)} vcore for runs "
+            f"with --oversubscribe, and --oversubscribe {ratio:g} allows {ratio:g} times as much "
+            f"for all; {len(tenants)} have "
+            f"{quantity.format_size(sum(x.memory for x in tenants))} and "
+            f"{sum(x.vcore for x in tenants)} vcore"
+        )
 
 
 def check(wanted: share.Share, vcore: int, live: Sequence[LiveReservation]) -> None:

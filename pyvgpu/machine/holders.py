@@ -19,8 +19,9 @@ from pyvgpu.machine import users
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyvgpu import quota, region, share
+    from pyvgpu import oversubscription, quota, region, share
     from pyvgpu.device import Device
+    from pyvgpu.machine import tenant_record
 
 NAME_RULE = "lower-case letters, digits and hyphens between them, at most 63, such as train-1"
 
@@ -52,6 +53,7 @@ class LiveReservation:
     holder: Holder
     limits: region.QuotaLimits
     held: tuple[int, ...] | None = None  # bytes by device; None: the ledger cannot be read
+    record: tenant_record.TenantRecord | None = None  # None: it is not oversubscribed
 
     @property
     def name(self) -> str:
@@ -105,6 +107,14 @@ class RunRequest:
         if self.quota.vcore is None and self.quota.vmemory is not None:
             return 0
         return quantity.WHOLE_DEVICE if self.quota.vcore is None else self.quota.vcore
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Oversubscription:
+    """A request that may exceed its device, together with the others."""
+
+    ratio: float  # of all reservations to the device
+    rules: oversubscription.Rules
 
 
 def reserved_bytes(limits: region.DeviceLimits, held: int | None) -> int:

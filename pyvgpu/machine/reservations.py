@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, log, names, region, share
-from pyvgpu.machine import admission, users
+from pyvgpu.machine import admission, tenant_record, users
 from pyvgpu.machine.holders import (
     Changed,
     Holder,
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pyvgpu import quota
+    from pyvgpu.machine import holders
     from pyvgpu.machine.holders import RunRequest
 
 LOCK_SECONDS = 10.0
@@ -58,6 +59,7 @@ LONGEST_COMMAND = 4096  # bytes of a command line
 _FILES = (  # of a reservation, in the order of removal
     names.CONTROL_SOCKET,
     names.PROMISE_FILE,
+    names.TENANT_FILE,
     names.COMMAND_FILE,
     names.TAMPERED_FILE,
     names.LIMIT_FILE,
@@ -104,6 +106,46 @@ class Registries:
             if command:
                 _write_command(registries[0], made, command)
             return made
+
+    def promise_oversubscribed(
+        self,
+        wish: RunRequest,
+        holder: Holder,
+        command: Sequence[str],
+        wanted: holders.Oversubscription,
+    ) -> Made:
+        """Like :meth:`promise`, but within the ratio; without room now, it begins suspended."""
+        self._make()
+        with self._locked() as registries:
+            live = self._sweep(registries)
+            chosen, has_room = admission.choose_oversubscribed(wish, wanted.ratio, live)
+            name = _unique_name(holder, script(command), live)
+            holder = dataclasses.replace(holder, name=name, vcore=wish.vcore)
+            made = _enter(registries[0], chosen, wish.driver_release, holder)
+            try:
+                record = tenant_record.TenantRecord(
+                    wanted.rules, tenant_record.now(), is_new=not has_room
+                )
+                _write_record(made.folder, record)
+                if not has_room:
+                    region.mark(made.quota, region.Suspension(gated=True, suspended=True))
+            except BaseException:
+                os.close(made.quota)
+                _remove(registries[0], made.run_id)
+                raise
+            _write_command(registries[0], made, command)
+            return made
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[tuple[LiveReservation, ...]]:
+        """Return every live reservation; none changes in this context."""
+        with self._locked() as registries:
+            yield tuple(self._sweep(registries))
+
+    def renew(self, made: Made) -> None:
+        """Have the run's shims note their next calls (region.renew)."""
+        with self._locked():
+            region.renew(made.quota)
 
     def change(self, made: Made, wanted: quota.QuotaChange) -> Changed:
         """Change a reservation, if there is room beside the others; effective at once.
@@ -318,6 +360,22 @@ def _write_holder(folder: int, holder: Holder) -> None:
         file.flush()
 
 
+def write_record(folder: Path, record: tenant_record.TenantRecord) -> None:
+    """Rewrite the record of an oversubscribed run in one write; in a context of Registries.frozen."""
+    file = os.open(folder / names.TENANT_FILE, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.pwrite(file, tenant_record.dump(record), 0)
+    finally:
+        os.close(file)
+
+
+def _write_record(folder: Path, record: tenant_record.TenantRecord) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    os.close(os.open(folder / names.TENANT_FILE, flags, 0o644))
+    (folder / names.TENANT_FILE).chmod(0o644)
+    write_record(folder, record)
+
+
 def _write_command(registry: _Open, made: Made, command: Sequence[str]) -> None:
     """Write the command line; a run for which there is no room for it goes on without."""
     text = log.printable(shlex.join(command)).encode("utf-8", "replace")[:LONGEST_COMMAND]
@@ -367,9 +425,19 @@ def _read(registry: _Open, run_id: str) -> LiveReservation:
             held = _read_held(quota_file, usage_file, len(limits.devices))
         with _opened(folder, names.PROMISE_FILE, uid, path) as file:
             holder = parse_holder(os.read(file, _LONGEST), path / names.PROMISE_FILE)
-        return LiveReservation(run_id, path, uid, holder, limits, held)
+        record = _read_record(folder, uid, path)
+        return LiveReservation(run_id, path, uid, holder, limits, held, record)
     finally:
         os.close(folder)
+
+
+def _read_record(folder: int, uid: int, path: Path) -> tenant_record.TenantRecord | None:
+    """Return the record of an oversubscribed run; None if there is none, or it is not valid."""
+    try:
+        with _opened(folder, names.TENANT_FILE, uid, path) as file:
+            return tenant_record.load(os.read(file, tenant_record.BYTES))
+    except (errors.DataError, OSError):
+        return None
 
 
 def _read_held(quota_file: int, usage_file: int, devices: int) -> tuple[int, ...] | None:

@@ -34,15 +34,18 @@ from pyvgpu.region.quotas import (
     read_generation,
     read_limits,
     read_quota_id,
+    renew,
     update,
 )
 from pyvgpu.region.usages import (
     USAGE_BYTES,
+    Activity,
     Compute,
     DeviceUsage,
     SlotUsage,
     Usage,
     create_usage,
+    read_activity,
     read_compute,
     read_counted_slots,
     read_figures,
@@ -62,6 +65,7 @@ __all__ = [
     "SLOTS",
     "SUPERVISED",
     "USAGE_BYTES",
+    "Activity",
     "Compute",
     "DeviceLimits",
     "DeviceUsage",
@@ -76,12 +80,14 @@ __all__ = [
     "create_usage",
     "find_impossible",
     "is_alive",
+    "is_supervised",
     "is_used",
     "known_layouts",
     "limits_of",
     "mark",
     "prepare_quota",
     "publish_extra",
+    "read_activity",
     "read_compute",
     "read_counted_slots",
     "read_extra",
@@ -95,6 +101,7 @@ __all__ = [
     "read_slots",
     "read_usage",
     "read_usage_id",
+    "renew",
     "update",
     "wait_until_dead",
     "wait_until_unsupervised",
@@ -139,6 +146,11 @@ def is_alive(folder: int) -> bool:
 def is_used(usage: int) -> bool:
     """Return whether any process has a slot of the open file *usage*."""
     return locks.is_held(usage, layout.SLOT_BYTE, SLOTS)
+
+
+def is_supervised(folder: int) -> bool:
+    """Return whether the supervisor of the region in *folder* is alive."""
+    return any(locks.is_held(*locked) for locked in _of_the_living(folder, _LIVING[:1]))
 
 
 def wait_until_unsupervised(folder: int) -> None:

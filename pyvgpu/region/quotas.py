@@ -181,6 +181,17 @@ def mark(file: int, suspension: Suspension) -> None:
     _write_copy(file, older, now)
 
 
+def renew(file: int) -> None:
+    """Write the same limits as a new generation, so that shims note their next calls."""
+    copies = _read_copies(file)
+    generation = read_limits(file).generation
+    older = 0 if copies[0].generation != generation else 1
+    now = copies[1 - older]
+    now.generation = generation + 1
+    now.checksum = _checksum(now)
+    _write_copy(file, older, now)
+
+
 def close(file: int) -> None:
     """Revoke the open quota *file*: no process may join, and every allocation fails.
 

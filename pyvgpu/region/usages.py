@@ -28,6 +28,7 @@ def _place(field: str) -> int:
 _REFUSED, _ORPHANED, _COMPUTE, _LINK_END = map(
     _place, ("refused", "orphaned", "compute", "link_end")
 )
+_WORKED = _place("worked_ns")
 _HEAD_BYTES = _place("fd_marker_path")  # the numbers before that field
 _CHARGED = tuple(_place("charged") + 8 * layout.SLOTS * device for device in range(layout.DEVICES))
 _COMPUTE_BYTES: int = ffi.sizeof("struct usage_compute")
@@ -71,6 +72,15 @@ class DeviceUsage:
     busy_ns: int  # sum
     waited_ns: int  # sum
     waits: int  # sum
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Activity:
+    """When the processes of a region last used a device, as far as their shims noted it."""
+
+    worked: float  # seconds, CLOCK_MONOTONIC; 0: never
+    wanted: float  # the last call that a suspension held back, likewise
+    waits: bool  # a thread waits for the device now
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -192,6 +202,18 @@ def read_compute(file: int, devices: int) -> tuple[Compute, ...]:
     return tuple(
         Compute(*column) for column in words.columns(raw, devices, _COMPUTE_BYTES, _COMPUTE_FIELDS)
     )
+
+
+def read_activity(file: int) -> Activity:
+    """Return when the processes of a region last used a device, from a usage *file*.
+
+    A call is noted once for each generation of the quota (quotas.renew).
+    """
+    if layout.USAGE.layout_of(file) < _LINKS_SINCE:
+        return Activity(0.0, 0.0, False)
+    raw = layout.USAGE.read(file, 16, _WORKED)
+    worked, wanted = (int.from_bytes(raw[at : at + 8], "little") / 1e9 for at in (0, 8))
+    return Activity(worked, wanted, any(slot.waiting for slot in read_slots(file, 1)))
 
 
 def read_slots(file: int, devices: int) -> tuple[SlotUsage, ...]:

@@ -20,6 +20,7 @@ from pyvgpu.run import (
     context_overhead,
     janitor,
     mount_namespace,
+    oversubscriber,
     run_auditor,
     run_files,
     run_limit,
@@ -57,6 +58,7 @@ class RunPlan:
     files: tuple[Path, ...] = ()  # to be removed after the run
     after_look: Callable[[Path], None] = lambda _folder: None  # after each check of the arbiter
     user: int | None = None  # uid of the processes, if it is not our own
+    oversubscription: oversubscriber.Request | None = None
 
 
 @dataclasses.dataclass(slots=True)
@@ -76,6 +78,7 @@ class OpenRun:
     change: Callable[[quota.QuotaChange], holders.Changed]
     look: Callable[[], None]  # ensures that the run has its arbiter
     start_threads: Callable[[], None]  # after the last fork
+    mover: oversubscriber.Oversubscriber | None = None
 
 
 def find_base(simulate: str | None, driver_libraries: str | None) -> Base:
@@ -157,7 +160,8 @@ def opened(plan: RunPlan) -> Iterator[OpenRun]:
     registries = reservations.Registries()
     base = plan.base
     run_files.sweep(plan.cache, registries)
-    made = registries.promise(plan.wish, plan.holder, plan.command)
+    suspender.end_unsupervised(registries.live())
+    made = _reserve(registries, plan)
     try:
         if plan.user is not None:
             os.chown(made.folder / names.USAGE_FILE, plan.user, -1, follow_symlinks=False)
@@ -179,7 +183,16 @@ def opened(plan: RunPlan) -> Iterator[OpenRun]:
     )
     current = _Current(made)
     change = _changer(registries, current, limit)
-    worker = suspender.Suspender(registries, lambda: current.made, _checkpoint_driver(base))
+    asked = plan.oversubscription
+    mover = (
+        None if asked is None else oversubscriber.Oversubscriber(registries, lambda: current.made)
+    )
+    worker = suspender.Suspender(
+        registries,
+        lambda: current.made,
+        _checkpoint_driver(base),
+        *(() if mover is None else (mover.note,)),
+    )
     steward = quota_socket.Control(made.folder, change, suspend_socket.answerer(worker))
     if plan.user is None:
         limit.begin(made.share.vmemory, {promise.run_id for promise in registries.live()})
@@ -193,11 +206,15 @@ def opened(plan: RunPlan) -> Iterator[OpenRun]:
             steward.start()
         except OSError as exc:
             log.say(f"`pyvgpu set` cannot change this run: {exc.strerror}")
+        if mover is not None and asked is not None:
+            mover.start(worker, asked.host_memory)
 
     try:
-        yield OpenRun(made, run_tree, limit, change, attendant.look, start_threads)
+        yield OpenRun(made, run_tree, limit, change, attendant.look, start_threads, mover)
     finally:
         steward.stop()
+        if mover is not None:
+            mover.stop()
         worker.stop()
         attendant.stop()
         watcher.stop()
@@ -226,6 +243,15 @@ def overlays(
         layer = run_files.make_layer(run_tree, f"layer-{index}", source, shimmed)
         overlays.append(mount_namespace.Overlay(linking, layer))
     return tuple(overlays)
+
+
+def _reserve(registries: reservations.Registries, plan: RunPlan) -> holders.Made:
+    asked = plan.oversubscription
+    if asked is None:
+        return registries.promise(plan.wish, plan.holder, plan.command)
+    with checkpoint_calls.Calls(_checkpoint_driver(plan.base)) as calls:
+        calls.check_offered()
+    return registries.promise_oversubscribed(plan.wish, plan.holder, plan.command, asked.wanted)
 
 
 def _audited(base: Base, made: holders.Made) -> run_auditor.Audited:

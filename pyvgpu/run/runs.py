@@ -19,6 +19,7 @@ from pyvgpu.machine import holders, memory_limit, reservations, users
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from pyvgpu.machine import tenant_record
     from pyvgpu.machine.holders import LiveReservation
     from pyvgpu.machine.reservations import Registries
 
@@ -75,11 +76,14 @@ class RunShare:
     driver_limit: int | None  # the driver's own memory limit in bytes; None: no limit
     driver_why: str  # why there is none, if the driver supports limits
     suspension: region.Suspension = dataclasses.field(default_factory=region.Suspension)
+    record: tenant_record.TenantRecord | None = None  # None: it is not oversubscribed
     host: int = 0  # bytes of device memory that are in host memory while it is suspended
 
     @property
     def state(self) -> str:
-        """Whether the run is running or suspended."""
+        """Whether the run is running, suspended, or waits for room to start."""
+        if self.record is not None and self.record.is_new:
+            return "waiting"
         return "suspended" if self.suspension.suspended else "running"
 
     @property
@@ -225,6 +229,7 @@ def _part(
         driver_limit=run.driver.sizes[index] if index < len(run.driver.sizes) else None,
         driver_why=run.driver.why,
         suspension=suspension,
+        record=run.promise.record,
         host=0 if on_device else charged or 0,
     )
 

@@ -57,6 +57,7 @@ class SuspendOrder:
     keep: bool = False  # the reservation
     host_memory: int | None = None  # most host memory that may be used, bytes
     lock_seconds: float = LOCK_SECONDS  # for calls and work in progress
+    is_manual: bool = True  # of a command, not of the policy of oversubscription
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

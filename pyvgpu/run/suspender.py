@@ -8,6 +8,7 @@ none of them stays locked.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
@@ -18,11 +19,12 @@ from pyvgpu import errors, log, names, region
 from pyvgpu.run import checkpoint_calls, suspend_operation, suspension
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from pyvgpu.device import Device
     from pyvgpu.machine import holders, reservations
+    from pyvgpu.machine.holders import LiveReservation
 
 _SEEN_SECONDS = 2.0
 _PATIENCE_SECONDS = 5.0  # for a call in progress when the run ends
@@ -79,11 +81,13 @@ class Suspender:
         registries: reservations.Registries,
         made: Callable[[], holders.Made],
         driver: checkpoint_calls.CheckpointDriver,
+        obeyed: Callable[[suspend_operation.SuspendOrder], None] = lambda _order: None,
     ) -> None:
-        """*made* returns the reservation as it is now."""
+        """*made* returns the reservation as it is now; *obeyed* is called after each success."""
         self._registries = registries
         self._made = made
         self._driver = driver
+        self._obeyed = obeyed
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._seen = threading.Event()  # the report of the last order, by its client
@@ -139,6 +143,7 @@ class Suspender:
                 text = operation.suspend(order)
             else:
                 text = operation.resume()
+            self._obeyed(order)
             self._conclude(Report(text or "done"))
         except suspend_operation.LostError as exc:
             self._give_up(operation, exc)
@@ -187,6 +192,22 @@ def kill_suspended(folder: Path) -> None:
             os.close(usage)
     finally:
         os.close(quota)
+
+
+def end_unsupervised(live: Sequence[LiveReservation]) -> None:
+    """Kill the processes of suspended runs whose supervisor and janitor are dead.
+
+    Of the caller's runs, for root of all: nothing could ever resume them.
+    """
+    for promise in live:
+        if promise.limits.suspension.gated and os.geteuid() in (0, promise.uid):
+            with contextlib.suppress(OSError, errors.PyVgpuError):
+                folder = os.open(promise.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+                try:
+                    if not region.is_supervised(folder):
+                        kill_suspended(promise.folder)
+                finally:
+                    os.close(folder)
 
 
 def parse_order(found: Mapping[str, Any]) -> suspend_operation.SuspendOrder:

@@ -1,5 +1,7 @@
 """Policy of oversubscription, on a model of a device with a clock of its own."""
 
+# ruff: noqa: E501 - rows of a table
+
 import dataclasses
 import itertools
 import math

@@ -1,0 +1,176 @@
+"""The record of an oversubscribed run in its reservation's folder, and its view as a tenant.
+
+The run's supervisor writes it, under the lock of the reservations; all supervisors read it. Times
+are CLOCK_MONOTONIC, which all processes of the machine share.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import time
+from typing import TYPE_CHECKING, Any
+
+from pyvgpu import errors, oversubscription, quantity
+from pyvgpu.oversubscription import State, Tenant
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyvgpu import region
+    from pyvgpu.machine.holders import LiveReservation
+
+BYTES = 4096  # of the file, padded: it is rewritten in one write
+_KEPT_MOVES = 64  # recent ones
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TenantRecord:
+    """What the supervisor of an oversubscribed run tells other supervisors."""
+
+    rules: oversubscription.Rules
+    since: float  # when its state began
+    moving_since: float = 0.0  # when the move in progress began; 0: there is none
+    suspended_at: float = 0.0  # when its last suspension began; wishes are later
+    is_new: bool = False  # its program has not been started yet
+    is_manual: bool = False  # suspended by `pyvgpu suspend`: not resumed without a command
+    move_seconds: float = 0.0  # how long its last suspension and resumption took together
+    refused_until: float = 0.0  # it cannot be moved before
+    refusal: str = ""  # why
+    suspensions: int = 0  # by the policy, since its start
+    resumptions: int = 0
+    moves: tuple[float, ...] = ()  # recent ones
+
+    def moved(self, now: float, *, resumed: bool) -> TenantRecord:
+        """Return the record with one more move, which begins *now*."""
+        return dataclasses.replace(
+            self,
+            moving_since=now,
+            suspended_at=self.suspended_at if resumed else now,
+            suspensions=self.suspensions + (not resumed),
+            resumptions=self.resumptions + resumed,
+            moves=(*self.moves, now)[-_KEPT_MOVES:],
+        )
+
+    def arrived(self, now: float) -> TenantRecord:
+        """Return the record after the move in progress."""
+        return dataclasses.replace(
+            self,
+            since=now,
+            moving_since=0.0,
+            is_new=False,
+            # Both directions are about as fast.
+            move_seconds=2 * (now - self.moving_since),
+            refusal="",
+        )
+
+    def stayed(self, now: float, seconds: float, why: str) -> TenantRecord:
+        """Return the record after a move that was refused: it is not tried again for *seconds*."""
+        return dataclasses.replace(
+            self, moving_since=0.0, refused_until=now + seconds, refusal=why
+        )
+
+
+def dump(record: TenantRecord) -> bytes:
+    """Return the contents of the file."""
+    text = json.dumps(dataclasses.asdict(record)).encode()
+    if len(text) > BYTES:  # of a long refusal
+        text = json.dumps(dataclasses.asdict(dataclasses.replace(record, refusal=""))).encode()
+    return text.ljust(BYTES)
+
+
+def load(raw: bytes) -> TenantRecord:
+    """Parse the contents of the file; DataError if they are not valid."""
+    try:
+        found: dict[str, Any] = json.loads(raw)
+        rules = oversubscription.Rules(**found.pop("rules"))
+        moves = tuple(map(float, found.pop("moves")))[-_KEPT_MOVES:]
+        record = TenantRecord(rules=rules, moves=moves, **found)
+        times = (record.since, record.moving_since, record.suspended_at)
+        numbers = (*times, record.move_seconds, record.refused_until, *moves)
+        flags = (record.is_new, record.is_manual)
+        counts = (record.suspensions, record.resumptions)
+        valid = (
+            all(isinstance(x, int | float) and math.isfinite(x) for x in numbers)
+            and all(isinstance(x, bool) for x in flags)
+            and all(type(x) is int and x >= 0 for x in counts)
+            and isinstance(record.refusal, str)
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, errors.UsageError) as exc:
+        raise errors.DataError(f"not a record of an oversubscribed run: {exc}") from exc
+    if not valid:
+        raise errors.DataError("not a record of an oversubscribed run")
+    return record
+
+
+def pool_of(uuid: str, memory: int, live: Sequence[LiveReservation]) -> oversubscription.Pool:
+    """Return what of a device of *memory* bytes is left for oversubscribed runs."""
+    fixed = [x for x in live if not is_tenant(x)]
+    reserved = sum(
+        size
+        for x in fixed
+        for limits, size in zip(x.limits.devices, x.reserved, strict=True)
+        if limits.uuid == uuid
+    )
+    percent = sum(x.reserved_vcore for x in fixed if any(y.uuid == uuid for y in x.limits.devices))
+    return oversubscription.Pool(memory - reserved, quantity.WHOLE_DEVICE - percent)
+
+
+def is_tenant(promise: LiveReservation) -> bool:
+    """Return whether the policy may move the run: not one that a user has suspended."""
+    record = promise.record
+    return record is not None and not (record.is_manual and promise.limits.suspension.suspended)
+
+
+def tenants_of(
+    uuid: str,
+    live: Sequence[LiveReservation],
+    activities: dict[str, region.Activity] | None = None,
+) -> tuple[Tenant, ...]:
+    """Return the tenants of a device; without *activities*, by run id, none is idle."""
+    return tuple(
+        _tenant(promise, None if activities is None else activities.get(promise.run_id))
+        for promise in live
+        if is_tenant(promise) and promise.limits.devices[0].uuid == uuid
+    )
+
+
+def _tenant(promise: LiveReservation, activity: region.Activity | None) -> Tenant:
+    record, limits = promise.record, promise.limits.devices[0]
+    assert record is not None  # noqa: S101 - the caller has checked it
+    held = promise.held[0] if promise.held else 0
+    state = State.MOVING if record.moving_since else _state(promise.limits.suspension)
+    wanted, worked = None, math.inf
+    if activity is not None:
+        worked = math.inf if activity.waits else activity.worked
+        wanted = activity.wanted if activity.wanted > record.suspended_at else None
+    if record.is_new:
+        wanted = record.since
+    return Tenant(
+        key=promise.run_id,
+        memory=max(limits.vmemory, min(held, limits.memory_total)),
+        vcore=promise.holder.vcore,
+        state=state,
+        since=record.moving_since or record.since,
+        worked=worked,
+        wanted=wanted if state is State.SUSPENDED else None,
+        is_new=record.is_new,
+        weight=float(limits.vcore),
+        priority=promise.limits.priority,
+        rules=record.rules,
+        move_seconds=record.move_seconds,
+        refused_until=record.refused_until,
+        moves=record.moves,
+    )
+
+
+def _state(suspension: region.Suspension) -> State:
+    if not suspension.gated:
+        return State.RUNNING
+    return State.SUSPENDED if suspension.released else State.MOVING
+
+
+def now() -> float:
+    """Return the time of the records."""
+    return time.monotonic()

@@ -1,0 +1,195 @@
+"""Apply the policy of oversubscription to one run, in its supervisor: the shell of the policy.
+
+Each supervisor decides on the same view of the device (pyvgpu.oversubscription), under the lock of
+the reservations, and makes only the moves of its own run. So no process leads, a dead supervisor
+takes nothing but its own run with it, and runs of several users take turns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import signal
+import threading
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors, names, oversubscription, region
+from pyvgpu.machine import reservations, tenant_record
+from pyvgpu.run import suspend_operation, suspender, suspension
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyvgpu.machine import holders
+    from pyvgpu.machine.holders import LiveReservation
+    from pyvgpu.machine.tenant_record import TenantRecord
+
+LOCK_SECONDS = 2.0  # for the work of a run that is thought to be idle
+REFUSED_SECONDS = 30.0  # until the next attempt to move a run that could not be moved
+_MOST_PERIOD_SECONDS = 1.0
+_LOOK_SECONDS = 0.05  # at a move in progress
+_PATIENCE_SECONDS = 5.0
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Request:
+    """What `pyvgpu run --oversubscribe` was given."""
+
+    wanted: holders.Oversubscription
+    host_memory: int | None = None  # bytes that all suspended runs may take
+    wait_seconds: float = 60.0  # for room, before the start is refused
+
+
+class Oversubscriber:
+    """Moves one run until it is stopped."""
+
+    def __init__(
+        self, registries: reservations.Registries, made: Callable[[], holders.Made]
+    ) -> None:
+        """*made* returns the reservation as it is now."""
+        self._registries = registries
+        self._made = made
+        self._host_memory: int | None = None
+        self._period = _MOST_PERIOD_SECONDS
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def wait_for_room(self, seconds: float) -> int | None:
+        """Wait until the run may start, before any thread is started; needs blocked signals.
+
+        Returns a signal that ends the wait. UnavailableError after *seconds* without room.
+        """
+        until = tenant_record.now() + seconds
+        while True:
+            with self._registries.frozen() as live:
+                own = self._own(live)
+                if own is None or own.record is None or not own.record.is_new:
+                    return None
+                move = self._decide(own, live)
+            if move is not None and move.key == own.run_id:
+                with contextlib.suppress(errors.UnavailableError):  # it was taken meanwhile
+                    self._registries.readmit(self._made())
+                    self._registries.mark(self._made(), suspend_operation.RUNNING)
+                    self._rewrite(
+                        lambda record, now: dataclasses.replace(record, is_new=False, since=now)
+                    )
+                    return None
+            if tenant_record.now() >= until:
+                raise errors.UnavailableError(
+                    f"no room within {seconds:g} s (--wait): the other runs on the device work, "
+                    "or cannot be suspended"
+                )
+            with contextlib.suppress(InterruptedError):
+                if info := signal.sigtimedwait(_ENDING, min(0.2, self._period)):
+                    return info.si_signo
+
+    def start(self, worker: suspender.Suspender, host_memory: int | None) -> None:
+        """Start the periodic decisions; call this only after the last fork of this process."""
+        self._host_memory = host_memory
+        self._thread = threading.Thread(
+            target=self._run, args=(worker,), name="oversubscriber", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the decisions. Harmless if they were never started."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join(_PATIENCE_SECONDS)
+
+    def note(self, order: suspend_operation.SuspendOrder) -> None:
+        """Record that a command, and not the policy, has suspended or resumed the run."""
+        if order.is_manual:
+            suspended = order.wish is suspension.Wish.SUSPENDED
+            self._rewrite(
+                lambda record, now: dataclasses.replace(
+                    record, is_manual=suspended, since=now, moving_since=0.0
+                )
+            )
+
+    def _run(self, worker: suspender.Suspender) -> None:
+        while not self._stopped.wait(self._period):
+            try:
+                self._step(worker)
+            except (errors.PyVgpuError, OSError) as exc:
+                logging.getLogger(__name__).debug("could not look at the device: %s", exc)
+
+    def _step(self, worker: suspender.Suspender) -> None:
+        move, host_memory = self._claim()
+        if move is None:
+            return
+        is_suspension = move.action is oversubscription.Action.SUSPEND
+        wish = suspension.Wish.SUSPENDED if is_suspension else suspension.Wish.RUNNING
+        order = suspend_operation.SuspendOrder(
+            wish, host_memory=host_memory, lock_seconds=LOCK_SECONDS, is_manual=False
+        )
+        try:
+            worker.begin(order)
+            while (found := worker.look())[0]:
+                if self._stopped.wait(_LOOK_SECONDS):
+                    return
+            error = found[1].error
+        except errors.UnavailableError as exc:  # a command is just suspending or resuming it
+            error = exc
+        if error is None:
+            self._rewrite(lambda record, now: record.arrived(now))
+        else:
+            self._rewrite(lambda record, now: record.stayed(now, REFUSED_SECONDS, str(error)))
+
+    def _claim(self) -> tuple[oversubscription.Move | None, int | None]:
+        """Return the next move if it is the run's own, recorded; and its limit of host memory."""
+        with self._registries.frozen() as live:
+            suspender.end_unsupervised(live)
+            own = self._own(live)
+            if own is None or own.record is None:
+                return None, None
+            idle = own.record.rules.idle_seconds
+            self._period = max(min(_MOST_PERIOD_SECONDS, idle / 4), len(live) / 50)
+            move = self._decide(own, live)
+            if move is None or move.key != own.run_id:
+                if not own.limits.suspension.gated:
+                    region.renew(self._made().quota)
+                return None, None
+            resumed = move.action is oversubscription.Action.RESUME
+            record = own.record.moved(tenant_record.now(), resumed=resumed)
+            reservations.write_record(own.folder, record)
+            return move, self._left_host_memory(live)
+
+    def _own(self, live: Sequence[LiveReservation]) -> LiveReservation | None:
+        run_id = self._made().run_id
+        return next((x for x in live if x.run_id == run_id), None)
+
+    def _decide(
+        self, own: LiveReservation, live: Sequence[LiveReservation]
+    ) -> oversubscription.Move | None:
+        device = own.limits.devices[0]
+        activities = {}
+        for promise in live:
+            if promise.record is not None and promise.limits.devices[0].uuid == device.uuid:
+                with (
+                    contextlib.suppress(errors.PyVgpuError, OSError),
+                    reservations.opened(promise, names.USAGE_FILE) as file,
+                ):
+                    activities[promise.run_id] = region.read_activity(file)
+        pool = tenant_record.pool_of(device.uuid, device.memory_total, live)
+        tenants = tenant_record.tenants_of(device.uuid, live, activities)
+        return oversubscription.decide(pool, tenants, tenant_record.now())
+
+    def _left_host_memory(self, live: Sequence[LiveReservation]) -> int | None:
+        if self._host_memory is None:
+            return None
+        taken = sum(
+            sum(x.held or ())
+            for x in live
+            if x.limits.suspension.suspended and x.run_id != self._made().run_id
+        )
+        return max(0, self._host_memory - taken)
+
+    def _rewrite(self, change: Callable[[TenantRecord, float], TenantRecord]) -> None:
+        with self._registries.frozen() as live:
+            own = self._own(live)
+            if own is not None and own.record is not None:
+                record = change(own.record, tenant_record.now())
+                reservations.write_record(own.folder, record)

@@ -1,0 +1,127 @@
+"""`pyvgpu run --oversubscribe`: idle runs make room, and come back when they want to work."""
+
+import signal
+
+import pytest
+from waiting import WHOLE, wait_until
+
+from .conftest import promised
+from .test_suspend import HOLDING, done, pyvgpu, refused, tenant
+
+WORK = "spin(1_000_000); check(cuda.cuCtxSynchronize())"
+QUICK = ("--oversubscribe", "--idle", "1", "--slice", "5", "--moves", "100")
+
+
+def crowded(runner, name, *options, size="50GiB"):
+    return tenant(runner, name, *QUICK, "--vmemory", size, *options)
+
+
+def state(runner, name):
+    return runner.listed(name)["state"]
+
+
+def test_an_idle_run_makes_room_and_comes_back_when_it_wants_to_work(runner, name):
+    with crowded(runner, name) as first:
+        first.send(HOLDING)
+        assert first.answer() is True
+        with crowded(runner, f"{name}-b") as second:
+            assert state(runner, name) == "suspended"
+            entry = runner.listed(name)["oversubscription"]
+            assert (entry["suspensions"], entry["resumptions"]) == (1, 0)
+            second.send("context(); p = alloc(49 << 30); answer(p is not None)")
+            assert second.answer() is True
+            assert first.ask("is_intact(p)") is True
+            assert state(runner, name) == "running"
+            wait_until(lambda: state(runner, f"{name}-b") == "suspended")
+        assert promised(f"{name}-b") == []
+
+
+def test_a_run_that_works_is_not_suspended_for_a_start(runner, name):
+    with crowded(runner, name) as first:
+        first.send("context(); answer(1)")
+        assert first.answer() == 1
+        first.send(f"while True: {WORK}")
+        said = runner(
+            "--name", f"{name}-b", *QUICK, "--vmemory", "50GiB", "--wait", "4", "--", "true"
+        )
+        assert "no room within 4 s (--wait)" in refused(said)
+        assert state(runner, name) == "running"
+        assert runner.listed(name)["oversubscription"]["suspensions"] == 0
+        assert promised(f"{name}-b") == []
+
+
+@pytest.mark.slow
+def test_two_runs_that_always_work_take_turns(runner, name):
+    with crowded(runner, name) as first:
+        first.send(HOLDING)
+        assert first.answer() is True
+        with crowded(runner, f"{name}-b") as second:
+            second.send(HOLDING)
+            assert second.answer() is True
+            for each in (first, second):
+                each.send(f"while is_intact(p): {WORK}")
+
+            def moves():
+                both = (runner.listed(x)["oversubscription"] for x in (name, f"{name}-b"))
+                return [x[key] for x in both for key in ("suspensions", "resumptions")]
+
+            wait_until(lambda: min(moves()) >= 2)
+            assert [x.process.poll() for x in (first, second)] == [None, None]
+
+
+def test_reservations_stay_within_the_ratio(runner, name):
+    with crowded(runner, name), crowded(runner, f"{name}-b"):
+        said = runner("--name", f"{name}-c", *QUICK, "--vmemory", "70GiB", "--", "true")
+        assert "--oversubscribe 2 allows 2 times as much for all" in refused(said)
+
+
+def test_a_signal_ends_the_wait_for_room(runner, name):
+    with crowded(runner, name) as first:
+        first.send("context(); answer(1)")
+        assert first.answer() == 1
+        first.send(f"while True: {WORK}")
+        with runner.started(
+            "--name", f"{name}-b", *QUICK, "--vmemory", "50GiB", "--", "true"
+        ) as waiting:
+            wait_until(lambda: promised(f"{name}-b") and state(runner, f"{name}-b") == "waiting")
+            waiting.send_signal(signal.SIGTERM)
+            assert waiting.wait(WHOLE) == -signal.SIGTERM
+        assert promised(f"{name}-b") == []
+
+
+def test_a_run_that_a_user_suspended_is_not_resumed_by_the_policy(runner, name):
+    with crowded(runner, name) as first:
+        first.send(HOLDING)
+        assert first.answer() is True
+        done(pyvgpu(runner, "suspend", name))
+        first.send("answer(is_intact(p))")
+        with crowded(runner, f"{name}-b"):
+            assert runner.listed(name)["oversubscription"]["suspensions"] == 0
+        assert state(runner, name) == "suspended"
+        done(pyvgpu(runner, "resume", name))
+        assert first.answer() is True
+
+
+def test_without_host_memory_no_run_is_suspended(runner, name):
+    with crowded(runner, name, "--host-memory", "1GiB") as first:
+        first.send(HOLDING)
+        assert first.answer() is True
+        said = runner(
+            "--name", f"{name}-b", *QUICK, "--vmemory", "50GiB", "--wait", "4", "--", "true"
+        )
+        assert "no room within 4 s (--wait)" in refused(said)
+        assert "--host-memory allows 1GiB" in runner.listed(name)["oversubscription"]["refusal"]
+        assert first.ask("is_intact(p)") is True
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        pytest.param(["--idle", "9"], "--idle: needs --oversubscribe", id="alone"),
+        pytest.param(["--oversubscribe=1"], "must be a ratio above 1 and up to 16", id="ratio"),
+        pytest.param(["--oversubscribe", "--idle=0"], "--idle '0': must be 1 to", id="idle"),
+        pytest.param(["--oversubscribe", "--wait=x"], "--wait 'x': must be 0 to", id="wait"),
+    ],
+)
+def test_invalid_options_are_refused(runner, options, said):
+    assert said in refused(runner(*options, "--", "true"), 64)

@@ -16,7 +16,7 @@ MOBY := 2.0.0-beta.24
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # one venv, into which one pip at a time installs
-.PHONY: help build demo test test-slow gpu-kit gpu-rehearsal fire test-share test-locks soak soak-claims soak-share test-browser browser-pictures terminal-pictures test-clients test-drivers test-slurm test-docker wheels dist release manifests images cross sanitize test-gpu e2e e2e-kinds lint format docs reference bench bench-share bench-replay bench-sidecar bench-agent bench-agent-load bench-cluster-load bench-claims bench-claim-pods bench-webhook bench-filter bench-compiled bench-scheduler pictures clean
+.PHONY: help build demo test test-slow gpu-kit gpu-rehearsal fire test-share test-locks soak soak-claims soak-share test-browser browser-pictures terminal-pictures test-clients test-drivers test-slurm test-docker wheels dist release manifests images cross sanitize test-gpu e2e e2e-kinds lint format docs reference bench bench-share bench-replay bench-sidecar bench-agent bench-agent-load bench-cluster-load bench-claims bench-claim-pods bench-webhook bench-filter bench-suspend bench-compiled bench-scheduler pictures clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -268,6 +268,9 @@ bench-webhook: build $(VENV)/.test-tools ## how soon the webhook answers the API
 
 bench-filter: build $(VENV)/.test-tools ## how long kube-scheduler waits for an answer about 5,000 nodes
 	@$(BIN)/python benchmarks/scheduler.py $(BENCHFLAGS)
+
+bench-suspend: build $(VENV)/.test-tools ## oversubscription: throughput and waits in a model, duration of moves on the simulated driver
+	@$(BIN)/python benchmarks/suspend.py $(BENCHFLAGS)
 
 bench-compiled: build $(VENV)/.test-tools ## loops compiled by Cython, compared with the same loops in Python
 	@$(BIN)/python benchmarks/compiled.py $(BENCHFLAGS)

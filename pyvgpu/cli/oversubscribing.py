@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import argparse
 
 _DEFAULTS = oversubscription.Rules()
-_WAIT_SECONDS = oversubscriber.Request.__dataclass_fields__["wait_seconds"].default
+_WAIT_SECONDS = oversubscriber.WAIT_SECONDS
 MOST_RATIO = 16
 
 

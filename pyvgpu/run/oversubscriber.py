@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pyvgpu.machine.tenant_record import TenantRecord
 
 LOCK_SECONDS = 2.0  # for the work of a run that is thought to be idle
+WAIT_SECONDS = 60.0
 REFUSED_SECONDS = 30.0  # until the next attempt to move a run that could not be moved
 _MOST_PERIOD_SECONDS = 1.0
 _LOOK_SECONDS = 0.05  # at a move in progress
@@ -39,7 +40,7 @@ class Request:
 
     wanted: holders.Oversubscription
     host_memory: int | None = None  # bytes that all suspended runs may take
-    wait_seconds: float = 60.0  # for room, before the start is refused
+    wait_seconds: float = WAIT_SECONDS  # for room, before the start is refused
 
 
 class Oversubscriber:

@@ -8,6 +8,7 @@ import math
 import random
 
 import pytest
+from oversubscription_model import Model, Program
 
 from pyvgpu import errors, oversubscription, quota
 from pyvgpu.oversubscription import Action, Move, Pool, Rules, State, Tenant
@@ -125,87 +126,7 @@ def test_rules_out_of_range_are_refused(fields):
         Rules(**fields)
 
 
-# --- the model ----------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass
-class Program:
-    """A program that alternates between work and rest; its work does not pass while suspended."""
-
-    tenant: Tenant
-    work_seconds: float
-    rest_seconds: float
-    left: float = 0.0  # of the present phase
-    works: bool = False
-    had: float = 0.0
-    waited: float = 0.0
-
-
-class Model:
-    """A device, programs on it, and the policy; one step is a second."""
-
-    MOVE_SECONDS = 2
-
-    def __init__(self, programs, pool=POOL):
-        self.pool, self.programs = pool, {x.tenant.key: x for x in programs}
-        self.now, self.log, self.moving = 0.0, [], None
-
-    @property
-    def tenants(self):
-        return [x.tenant for x in self.programs.values()]
-
-    def step(self):
-        self.now += 1
-        for program in self.programs.values():
-            self._work(program)
-        if self.moving and self.now >= self.moving[0]:
-            _, key, state = self.moving
-            self._set(key, state=state, since=self.now, is_new=False, wanted=None)
-            self.moving = None
-        move = oversubscription.decide(self.pool, self.tenants, self.now)
-        if move is not None:
-            self._begin(move)
-        on_device = [x for x in self.tenants if x.state is not State.SUSPENDED]
-        assert sum(x.memory for x in on_device) <= self.pool.memory
-        assert sum(x.vcore for x in on_device) <= self.pool.vcore
-
-    def _set(self, key, **fields):
-        program = self.programs[key]
-        program.tenant = dataclasses.replace(program.tenant, **fields)
-
-    def _begin(self, move):
-        assert self.moving is None
-        moved = self.programs[move.key].tenant
-        after = State.SUSPENDED if move.action is Action.SUSPEND else State.RUNNING
-        if move.action is Action.SUSPEND:
-            candidate = self.programs[move.for_key].tenant
-            is_idle = self.now - max(moved.worked, moved.since) >= moved.rules.idle_seconds
-            has_had = self.now - moved.since >= min(
-                moved.rules.slice_seconds * moved.weight / max(x.weight for x in self.tenants),
-                moved.rules.slice_seconds,
-            )
-            assert is_idle or (has_had and not candidate.is_new)
-        counted = not (move.action is Action.RESUME and moved.is_new)
-        if counted:
-            self.log.append(self.now)
-        moves = (*moved.moves, self.now) if counted else moved.moves
-        self._set(move.key, state=State.MOVING, since=self.now, moves=moves[-64:])
-        self.moving = (self.now + self.MOVE_SECONDS, move.key, after)
-
-    def _work(self, program):
-        if program.left <= 0:
-            program.works = not program.works
-            program.left = program.work_seconds if program.works else program.rest_seconds
-        if not program.works:
-            program.left -= 1
-        elif program.tenant.state is State.RUNNING:
-            program.left -= 1
-            program.had += 1
-            self._set(program.tenant.key, worked=self.now)
-        else:
-            program.waited += 1
-            if program.tenant.state is State.SUSPENDED and program.tenant.wanted is None:
-                self._set(program.tenant.key, wanted=self.now)
+# --- on the model -------------------------------------------------------------------------------
 
 
 def most_in_a_minute(times):
@@ -231,7 +152,7 @@ def test_invariants_hold_for_random_programs(seed):
         )
         for i in range(pick.randint(2, 9))
     ]
-    model = Model(programs)
+    model = Model(POOL, programs)
     for _ in range(1500):
         model.step()
     # A change may need more moves than the bound: then it began in a quiet minute.
@@ -249,7 +170,7 @@ def test_every_set_of_three_tenants_that_always_work_takes_turns_without_starvin
             ]
             for program, level in zip(programs, levels, strict=True):
                 program.tenant = dataclasses.replace(program.tenant, priority=level)
-            model = Model(programs)
+            model = Model(POOL, programs)
             for _ in range(900):
                 model.step()
             for program in programs:
@@ -261,7 +182,7 @@ def test_turns_are_fair_by_share(weights):
     programs = [
         Program(waiting(f"t{i}", 60, weight=weight), 1e9, 1) for i, weight in enumerate(weights)
     ]
-    model = Model(programs)
+    model = Model(POOL, programs)
     for _ in range(5000):
         model.step()
     assert programs[1].had / programs[0].had == pytest.approx(weights[1] / weights[0], rel=0.1)
@@ -271,8 +192,7 @@ def test_two_tenants_larger_than_half_the_device_lose_a_tenth_at_most():
     programs = [Program(waiting(f"t{i}", 60, move_seconds=30), 1e9, 1) for i in range(2)]
     for program in programs:
         program.tenant = dataclasses.replace(program.tenant, rules=Rules(5, 20, 1000))
-    model = Model(programs)
-    model.MOVE_SECONDS = 15
+    model = Model(POOL, programs, suspend_seconds=15, resume_seconds=15)
     for _ in range(5000):
         model.step()
     assert sum(x.had for x in programs) > 0.89 * 5000
@@ -280,7 +200,7 @@ def test_two_tenants_larger_than_half_the_device_lose_a_tenth_at_most():
 
 def test_idle_notebooks_do_not_move_without_need():
     programs = [Program(running(f"t{i}", 20), 1, 300) for i in range(4)]
-    model = Model(programs)
+    model = Model(POOL, programs)
     for _ in range(5000):
         model.step()
     assert model.log == []

@@ -396,3 +396,76 @@ def test_device_time_neither_accrues_nor_is_owed_over_a_suspension(runner, name)
         with (promised(name)[0] / "usage").open("rb") as usage:
             (compute,) = region.read_compute(usage.fileno(), 1)
         assert compute.busy_ns < 500_000_000, "the suspension was charged"
+
+
+def children_named(parent, name):
+    """Return the pids of the children of a process that have this name."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/status"):
+        with contextlib.suppress(OSError):
+            lines = path.read_text().splitlines()
+            if f"Name:\t{name}" in lines and f"PPid:\t{parent}" in lines:
+                found.append(int(path.parent.name))
+    return found
+
+
+@pytest.mark.slow
+def test_nothing_stays_locked_when_supervisor_and_janitor_are_killed(runner, name):
+    with tenant(runner, name, "--vmemory", "4GiB", source=PARENT) as made:
+        made.send("c = child(0); c.stdout.readline()")
+        made.send("answer(ask_child(c, 'context(); answer(os.getpid())'))")
+        child = made.answer()
+        began = process_identity.began(child)
+        done(pyvgpu(runner, "suspend", name))
+        (janitor,) = children_named(made.process.pid, "pyvgpu-janitor")
+        os.kill(janitor, signal.SIGKILL)
+        made.process.kill()
+        made.process.wait(WHOLE)
+        assert process_identity.began(child) == began, "its end is the next command's work"
+        assert runner("--name", f"{name}-b", "--vmemory", "1GiB", "--", "true").returncode == 0
+        wait_until(lambda: process_identity.began(child) != began)
+        wait_until(lambda: runner("--vmemory", "1GiB", "--", "true") and promised(name) == [])
+
+
+CANCELLED = """
+def cancelled_wait():
+    stream, thread, libc = P(), U64(), ctypes.CDLL(None)
+    check(cuda.cuStreamCreate(byref(stream), 1))
+    spin_on(stream, 20_000_000_000)
+    start = ctypes.cast(cuda.cuStreamSynchronize, P)
+    libc.pthread_create(byref(thread), None, start, stream)
+    answer("waits")
+    sys.stdin.readline()
+    libc.pthread_cancel(thread)
+    libc.pthread_join(thread, None)
+    answer("cancelled")
+def spin_on(stream, ns):
+    image = b".version 8.0\\n.target sm_70\\n.address_size 64\\n" \\
+            b".visible .entry sim_spin(.param .u64 ns) { ret; }\\n"
+    module, function = P(), P()
+    check(cuda.cuModuleLoadData(byref(module), image))
+    check(cuda.cuModuleGetFunction(byref(function), module, b"sim_spin"))
+    value = U64(ns)
+    arguments = (P * 1)(ctypes.addressof(value))
+    check(cuda.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, arguments, None))
+"""
+
+
+def waiting_threads(name):
+    (folder,) = promised(name)
+    file = os.open(folder / "usage", os.O_RDONLY)
+    try:
+        return [slot.waiting for slot in region.read_slots(file, 1)]
+    finally:
+        os.close(file)
+
+
+def test_a_thread_that_is_cancelled_while_it_waits_is_not_counted_any_more(runner, name):
+    source = checkpoints.SERVER + checkpoints.TARGET + CANCELLED + checkpoints.LOOP
+    with tenant(runner, name, "--vmemory", "4GiB", source=source) as made:
+        made.send("context(); cancelled_wait()")
+        assert made.answer() == "waits"
+        wait_until(lambda: waiting_threads(name) == [1])
+        made.send("go on")
+        assert made.answer() == "cancelled"
+        assert waiting_threads(name) == [0]

@@ -429,25 +429,16 @@ def test_nothing_stays_locked_when_supervisor_and_janitor_are_killed(runner, nam
 
 CANCELLED = """
 def cancelled_wait():
-    stream, thread, libc = P(), U64(), ctypes.CDLL(None)
-    check(cuda.cuStreamCreate(byref(stream), 1))
-    spin_on(stream, 20_000_000_000)
-    start = ctypes.cast(cuda.cuStreamSynchronize, P)
-    libc.pthread_create(byref(thread), None, start, stream)
+    current, thread, libc = P(), U64(), ctypes.CDLL(None)
+    check(cuda.cuCtxGetCurrent(byref(current)))
+    spin(30_000_000_000)
+    start = ctypes.cast(cuda.cuCtxSynchronize_v2, P)
+    libc.pthread_create(byref(thread), None, start, current)
     answer("waits")
     sys.stdin.readline()
     libc.pthread_cancel(thread)
     libc.pthread_join(thread, None)
     answer("cancelled")
-def spin_on(stream, ns):
-    image = b".version 8.0\\n.target sm_70\\n.address_size 64\\n" \\
-            b".visible .entry sim_spin(.param .u64 ns) { ret; }\\n"
-    module, function = P(), P()
-    check(cuda.cuModuleLoadData(byref(module), image))
-    check(cuda.cuModuleGetFunction(byref(function), module, b"sim_spin"))
-    value = U64(ns)
-    arguments = (P * 1)(ctypes.addressof(value))
-    check(cuda.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, arguments, None))
 """
 
 

@@ -176,7 +176,7 @@ def _resume(candidate: Tenant, left: _Left) -> Move | None:
 
 
 def _spare(pool: Pool, tenants: Sequence[Tenant], left: _Left, now: float) -> Move | None:
-    """Resume a tenant without a known wish: none other needs the room, and its wish may be unseen."""
+    """Resume a tenant without a known wish, which may be unseen: no other needs the room."""
     for tenant in sorted(tenants, key=lambda x: (x.since, x.key)):
         if (
             tenant.state is State.SUSPENDED

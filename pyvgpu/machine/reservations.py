@@ -361,7 +361,7 @@ def _write_holder(folder: int, holder: Holder) -> None:
 
 
 def write_record(folder: Path, record: tenant_record.TenantRecord) -> None:
-    """Rewrite the record of an oversubscribed run in one write; in a context of Registries.frozen."""
+    """Rewrite the record of an oversubscribed run in one write, in a Registries.frozen."""
     file = os.open(folder / names.TENANT_FILE, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         os.pwrite(file, tenant_record.dump(record), 0)

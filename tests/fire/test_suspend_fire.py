@@ -34,7 +34,7 @@ def runner():
 
 
 def suspension_of(name):
-    (found,) = [run for run in reservations.Books().live() if run.holder.name == name]
+    (found,) = [run for run in reservations.Registries().live() if run.holder.name == name]
     return found.limits.suspension
 
 
@@ -94,4 +94,4 @@ def test_a_run_is_always_running_or_suspended_and_no_byte_is_lost(runner):
         )
         assert lines.ask("[is_intact(p), alloc(1 << 20) is not None]") == [True, True]
         assert not suspension_of(name).gated
-    wait_until(lambda: not [x for x in reservations.Books().live() if x.holder.name == name])
+    wait_until(lambda: not [x for x in reservations.Registries().live() if x.holder.name == name])

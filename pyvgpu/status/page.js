@@ -138,8 +138,8 @@ function draw(node, values, most, promised, label, count = POINTS) {
     runs.at(-1).last = x(at);
     runs.at(-1).points.push(`${x(at)},${(100 - 100 * part(value, most)).toFixed(1)}`);
   });
-  mark(line, "d", runs.map((it) => `M${it.points.join("L")}`).join(""));
-  mark(area, "d", runs.map((it) => `M${it.first},100L${it.points.join("L")}L${it.last},100Z`).join(""));
+  mark(line, "d", runs.map((run) => `M${run.points.join("L")}`).join(""));
+  mark(area, "d", runs.map((run) => `M${run.first},100L${run.points.join("L")}L${run.last},100Z`).join(""));
   const high = (100 - 100 * part(promised ?? 0, most)).toFixed(1);
   mark(promise, "visibility", promised ? "visible" : "hidden");
   mark(promise, "y1", high);
@@ -148,9 +148,9 @@ function draw(node, values, most, promised, label, count = POINTS) {
 }
 
 /* The lines of a device or of the cluster in the chosen span: values by name, points, the span in words. */
-function past(it, seconds) {
+function past(subject, seconds) {
   const day = $("span").dataset.span === "day";
-  const lines = day ? it.day : it.lines;
+  const lines = day ? subject.day : subject.lines;
   const length = Object.values(lines).find(Array.isArray).length;
   return { lines, count: day ? DAY_POINTS : POINTS, text: duration(length * (day ? lines.seconds : seconds)) };
 }
@@ -158,13 +158,13 @@ function past(it, seconds) {
 const head = (title, ...more) => element("div", { class: "head" }, element("h2", {}, title), ...more);
 
 function tiles(parent, list) {
-  keep(parent, list, (it) => it.name,
-    (it) => element("div", {}, element("dt", {}, it.name), element("dd", { class: "number" }),
-      element("dd", { class: "quiet number" }), ...(it.bar ? [element("dd", {}, meter(it.bar))] : [])),
-    (node, it) => {
-      say(node.children[1], it.value);
-      say(node.children[2], it.more);
-      if (it.bar) fill(node.children[3].firstChild, it.used, it.promised);
+  keep(parent, list, (tile) => tile.name,
+    (tile) => element("div", {}, element("dt", {}, tile.name), element("dd", { class: "number" }),
+      element("dd", { class: "quiet number" }), ...(tile.bar ? [element("dd", {}, meter(tile.bar))] : [])),
+    (node, tile) => {
+      say(node.children[1], tile.value);
+      say(node.children[2], tile.more);
+      if (tile.bar) fill(node.children[3].firstChild, tile.used, tile.promised);
     });
 }
 
@@ -187,21 +187,21 @@ function listed(parent, items, key, update) {
 
 function shownEvents(section, events) {
   hide(section, !events.length);
-  listed(section.querySelector("ol"), events, (it) => `${it.at} ${it.object} ${it.reason}`, (node, it) => {
-    mark(node.children[0], "datetime", it.at);
-    say(node.children[0], clock(it.at));
-    say(node.children[1].firstChild, it.reason);
-    say(node.children[1].lastChild, it.object);
-    say(node.children[2], it.text);
+  listed(section.querySelector("ol"), events, (event) => `${event.at} ${event.object} ${event.reason}`, (node, event) => {
+    mark(node.children[0], "datetime", event.at);
+    say(node.children[0], clock(event.at));
+    say(node.children[1].firstChild, event.reason);
+    say(node.children[1].lastChild, event.object);
+    say(node.children[2], event.text);
   });
 }
 
 function shownProblems(section, problems) {
   hide(section, !problems.length);
-  keep(section.querySelector("ol"), problems, (it) => `${it.object} ${it.text}`,
-    () => element("li", {}, element("strong"), element("span")), (node, it) => {
-      say(node.firstChild, it.object);
-      say(node.lastChild, it.text);
+  keep(section.querySelector("ol"), problems, (problem) => `${problem.object} ${problem.text}`,
+    () => element("li", {}, element("strong"), element("span")), (node, problem) => {
+      say(node.firstChild, problem.object);
+      say(node.lastChild, problem.text);
     });
 }
 
@@ -210,43 +210,43 @@ const section = (name, title, ...more) =>
 
 // ---- a node -----------------------------------------------------------------------------------
 
-function makeDevice(it, noun) {
-  return element("section", { class: "card device", "aria-label": `${it.label} ${it.model}` },
-    element("div", { class: "head" }, element("h2", {}, it.label), line(""), element("span", { class: "pill" }),
-      element("code", { class: "quiet end" }, it.uuid), element("p", { class: "why" })),
+function makeDevice(device, noun) {
+  return element("section", { class: "card device", "aria-label": `${device.label} ${device.model}` },
+    element("div", { class: "head" }, element("h2", {}, device.label), line(""), element("span", { class: "pill" }),
+      element("code", { class: "quiet end" }, device.uuid), element("p", { class: "why" })),
     element("div", { class: "gauges" },
       ...["time", "memory"].map((kind) => element("div", {},
         element("h3", {}, kind === "time" ? "Time" : "Memory"), line("quiet number"), meter(kind), chart(kind),
         element("div", { class: "scale quiet", "aria-hidden": "true" }, line(), line())))),
-    table([noun, "Time", "Last minutes", "Memory", "State"], `${noun}s with a part of ${it.label}`));
+    table([noun, "Time", "Last minutes", "Memory", "State"], `${noun}s with a part of ${device.label}`));
 }
 
-function updateDevice(node, it, seconds) {
+function updateDevice(node, device, seconds) {
   const [top, gauges, containers] = node.children;
-  say(top.children[1], it.model);
-  pill(top.children[2], it.state, KINDS[it.state] ?? "");
-  say(top.children[4], it.why);
-  hide(top.children[4], !it.why);
+  say(top.children[1], device.model);
+  pill(top.children[2], device.state, KINDS[device.state] ?? "");
+  say(top.children[4], device.why);
+  hide(top.children[4], !device.why);
   const [time, memory] = gauges.children;
-  const { lines, count: points, text } = past(it, seconds);
-  say(time.children[1], `${percent(it.used)} used, ${percent(it.promised)} allocated`);
-  fill(time.children[2], part(it.used, 1), part(it.promised, 1));
-  draw(time.children[3], lines.used, 1000, 1000 * it.promised, `Time of ${it.label} in the last ${text}: now ${percent(it.used)}`, points);
-  const all = it.memoryBytes;
-  say(memory.children[1], `${size(it.usedBytes)} used, ${size(it.promisedBytes)} allocated of ${size(all)}`);
-  fill(memory.children[2], part(it.usedBytes, all), part(it.promisedBytes, all));
-  draw(memory.children[3], lines.memoryMiB, all / 2 ** 20, it.promisedBytes / 2 ** 20, `Memory of ${it.label} in the last ${text}: now ${size(it.usedBytes)}`, points);
+  const { lines, count: points, text } = past(device, seconds);
+  say(time.children[1], `${percent(device.used)} used, ${percent(device.promised)} allocated`);
+  fill(time.children[2], part(device.used, 1), part(device.promised, 1));
+  draw(time.children[3], lines.used, 1000, 1000 * device.promised, `Time of ${device.label} in the last ${text}: now ${percent(device.used)}`, points);
+  const all = device.memoryBytes;
+  say(memory.children[1], `${size(device.usedBytes)} used, ${size(device.promisedBytes)} allocated of ${size(all)}`);
+  fill(memory.children[2], part(device.usedBytes, all), part(device.promisedBytes, all));
+  draw(memory.children[3], lines.memoryMiB, all / 2 ** 20, device.promisedBytes / 2 ** 20, `Memory of ${device.label} in the last ${text}: now ${size(device.usedBytes)}`, points);
   for (const one of [time, memory]) {
     say(one.children[4].firstChild, `${text} ago`);
     say(one.children[4].lastChild, "now");
   }
-  hide(containers, !it.containers.length);
-  keep(containers.tBodies[0], it.containers, (one) => `${one.namespace}/${one.pod}/${one.container}`, makeContainer, updateContainer);
+  hide(containers, !device.containers.length);
+  keep(containers.tBodies[0], device.containers, (one) => `${one.namespace}/${one.pod}/${one.container}`, makeContainer, updateContainer);
 }
 
-function makeContainer(it) {
+function makeContainer(container) {
   const row = element("tr", { role: "row" },
-    rowHead(it.pod, element("span", { class: "quiet" }, [it.namespace, it.container].filter(Boolean).join(" / "))),
+    rowHead(container.pod, element("span", { class: "quiet" }, [container.namespace, container.container].filter(Boolean).join(" / "))),
     cell("wide", line(), meter("time")), cell("past", chart("time spark")), cell("wide", line(), meter("memory")),
     cell("state", element("span", { class: "pill" }), element("span", { class: "quiet number" })));
   row.children[1].dataset.name = "Time";
@@ -254,16 +254,16 @@ function makeContainer(it) {
   return row;
 }
 
-function updateContainer(row, it) {
+function updateContainer(row, container) {
   const [, time, past, memory, state] = row.children;
-  const upTo = it.limit > it.promised ? `, up to ${percent(it.limit)}` : "";
-  say(time.firstChild, `${share(it.used)} of ${percent(it.promised)}${upTo}`);
-  fill(time.lastChild, part(it.used, it.limit), upTo ? part(it.promised, it.limit) : null);
-  draw(past.firstChild, it.lines.used, 1000 * it.limit, upTo ? 1000 * it.promised : null, `Time in the last minutes: now ${share(it.used)}`);
-  say(memory.firstChild, `${size(it.usedBytes)} of ${size(it.promisedBytes)}`);
-  fill(memory.lastChild, part(it.usedBytes, it.promisedBytes), null);
-  pill(state.firstChild, it.state, KINDS[it.state] ?? "");
-  say(state.lastChild, it.refused ? count(it.refused, "allocation refused", "allocations refused") : "");
+  const upTo = container.limit > container.promised ? `, up to ${percent(container.limit)}` : "";
+  say(time.firstChild, `${share(container.used)} of ${percent(container.promised)}${upTo}`);
+  fill(time.lastChild, part(container.used, container.limit), upTo ? part(container.promised, container.limit) : null);
+  draw(past.firstChild, container.lines.used, 1000 * container.limit, upTo ? 1000 * container.promised : null, `Time in the last minutes: now ${share(container.used)}`);
+  say(memory.firstChild, `${size(container.usedBytes)} of ${size(container.promisedBytes)}`);
+  fill(memory.lastChild, part(container.usedBytes, container.promisedBytes), null);
+  pill(state.firstChild, container.state, KINDS[container.state] ?? "");
+  say(state.lastChild, container.refused ? count(container.refused, "allocation refused", "allocations refused") : "");
 }
 
 function showNode(view, found) {
@@ -275,7 +275,7 @@ function showNode(view, found) {
   const [top, problems, devices, events] = view.children;
   const sums = found.totals;
   const noun = found.holder === "run" ? "Run" : "Container";
-  const short = found.devices.flatMap((it) => it.containers).filter((it) => KINDS[it.state] === "bad").length;
+  const short = found.devices.flatMap((device) => device.containers).filter((container) => KINDS[container.state] === "bad").length;
   const spare = [sums.unhealthy && `${sums.unhealthy} unhealthy`, sums.cordoned && `${sums.cordoned} cordoned`].filter(Boolean);
   tiles(top, [
     { name: "Devices", value: String(sums.devices), more: spare.join(", ") || "all are healthy" },
@@ -286,7 +286,7 @@ function showNode(view, found) {
       bar: "memory", used: part(sums.usedBytes, sums.memoryBytes), promised: part(sums.promisedBytes, sums.memoryBytes) },
   ]);
   shownProblems(problems, found.problems);
-  keep(devices, found.devices, (it) => it.uuid, (it) => makeDevice(it, noun), (node, it) => updateDevice(node, it, found.seconds));
+  keep(devices, found.devices, (device) => device.uuid, (device) => makeDevice(device, noun), (node, device) => updateDevice(node, device, found.seconds));
   shownEvents(events, found.events);
   say($("title"), found.node);
   $("up").hidden = !asked().node;
@@ -362,12 +362,12 @@ function showCluster(view, found) {
 function showWaiting(section, found) {
   const { count: all, rows } = found.waiting;
   hide(section, !all);
-  keep(section.querySelector("tbody"), rows, (it) => it.pod,
-    (it) => element("tr", { role: "row" }, rowHead(it.pod), cell("", line()), cell("number", line()), cell("", line("why"))),
-    (row, it) => {
-      say(row.children[1].firstChild, it.asks);
-      say(row.children[2].firstChild, duration((Date.parse(found.at) - Date.parse(it.since)) / 1000));
-      say(row.children[3].firstChild, it.why || "not determined yet");
+  keep(section.querySelector("tbody"), rows, (waiting) => waiting.pod,
+    (waiting) => element("tr", { role: "row" }, rowHead(waiting.pod), cell("", line()), cell("number", line()), cell("", line("why"))),
+    (row, waiting) => {
+      say(row.children[1].firstChild, waiting.asks);
+      say(row.children[2].firstChild, duration((Date.parse(found.at) - Date.parse(waiting.since)) / 1000));
+      say(row.children[3].firstChild, waiting.why || "not determined yet");
     });
   say(section.lastChild, all > rows.length ? `and ${count(all - rows.length, "other")}` : "");
 }
@@ -378,33 +378,33 @@ function showNodes(section, found) {
   say(text, found.pages > 1 ? `page ${found.page} of ${found.pages.toLocaleString("en")}, ${count(found.count, "node")}` : count(found.count, "node"));
   before.disabled = found.page <= 1;
   next.disabled = found.page >= found.pages;
-  keep(rows.tBodies[0], found.rows, (it) => it.name,
-    (it) => {
-      const link = element("a", { href: `#${new URLSearchParams({ node: it.name })}` }, it.name);
+  keep(rows.tBodies[0], found.rows, (entry) => entry.name,
+    (entry) => {
+      const link = element("a", { href: `#${new URLSearchParams({ node: entry.name })}` }, entry.name);
       const row = element("tr", { role: "row" }, rowHead(link, line("quiet")), cell("", element("div", { class: "minis", role: "img" })),
         cell("wide", line(), meter("time")), cell("wide", line(), meter("memory")), cell("state", element("span", { class: "pill" }), element("span", { class: "quiet why" })));
       row.children[2].dataset.name = "Time";
       row.children[3].dataset.name = "Memory";
       return row;
     },
-    (row, it) => {
+    (row, entry) => {
       const [name, devices, time, memory, state] = row.children;
-      say(name.lastChild, `${it.model ? `${it.devices.length} × ${it.model}, ` : ""}${count(it.pods, "pod")}`);
-      mark(devices.firstChild, "aria-label", it.devices.map((one) => `${one.label}: ${percent(one.promised)} of time, ${percent(one.memory)} of memory allocated${one.state === "healthy" ? "" : `, ${one.state}`}`).join("; ") || "no device");
-      keep(devices.firstChild, it.devices, (one) => one.label,
+      say(name.lastChild, `${entry.model ? `${entry.devices.length} × ${entry.model}, ` : ""}${count(entry.pods, "pod")}`);
+      mark(devices.firstChild, "aria-label", entry.devices.map((one) => `${one.label}: ${percent(one.promised)} of time, ${percent(one.memory)} of memory allocated${one.state === "healthy" ? "" : `, ${one.state}`}`).join("; ") || "no device");
+      keep(devices.firstChild, entry.devices, (one) => one.label,
         () => element("span", {}, element("i"), element("i")),
         (node, one) => {
           mark(node, "class", `mini ${one.state}`);
           place(node.children[0], "height", part(one.promised, 1));
           place(node.children[1], "height", part(one.memory, 1));
         });
-      const ratios = [part(it.promised, it.devices.length), part(it.promisedBytes, it.memoryBytes)];
+      const ratios = [part(entry.promised, entry.devices.length), part(entry.promisedBytes, entry.memoryBytes)];
       [time, memory].forEach((one, at) => {
         say(one.firstChild, `${percent(ratios[at])} allocated`);
         fill(one.lastChild, ratios[at], null);
       });
-      pill(state.firstChild, it.state, KINDS[it.state] ?? "");
-      say(state.lastChild, it.why);
+      pill(state.firstChild, entry.state, KINDS[entry.state] ?? "");
+      say(state.lastChild, entry.why);
     });
 }
 

@@ -112,6 +112,33 @@ def used_bytes(uuid: str) -> int:
     return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByUUID(uuid)).used)
 
 
+def compute_mode(uuid: str) -> int:
+    """Return a device's compute mode, NVML_COMPUTEMODE_*."""
+    return int(pynvml.nvmlDeviceGetComputeMode(pynvml.nvmlDeviceGetHandleByUUID(uuid)))
+
+
+def compute_capability(uuid: str) -> tuple[int, int]:
+    """Return a device's compute capability, such as (9, 0)."""
+    major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(
+        pynvml.nvmlDeviceGetHandleByUUID(uuid)
+    )
+    return int(major), int(minor)
+
+
+def multiprocessors(uuid: str) -> int:
+    """Return the SMs of a device or a MIG device."""
+    handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+    if number(pynvml.nvmlDeviceIsMigDeviceHandle(handle)):
+        return int(pynvml.nvmlDeviceGetAttributes_v2(handle).multiprocessorCount)
+    capability = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+    return int(pynvml.nvmlDeviceGetNumGpuCores(handle)) // _cores_of_sm(*capability)
+
+
+def _cores_of_sm(major: int, minor: int) -> int:
+    """Return the FP32 lanes of an SM; NVIDIA's table of throughput by compute capability."""
+    return 64 if (major, minor) in ((7, 0), (7, 2), (7, 5), (8, 0)) else 128
+
+
 def minor_number(uuid: str) -> int:
     """Return N of the device's file /dev/nvidiaN."""
     return int(pynvml.nvmlDeviceGetMinorNumber(pynvml.nvmlDeviceGetHandleByUUID(uuid)))

@@ -69,8 +69,10 @@ class Quota:
     policy: TimePolicy = TimePolicy.HARD
     vcore_limit: int | None = None  # the most that elastic may reach, vcore to 100
     priority: Priority = Priority.NORMAL
+    isolation: Isolation = Isolation.QUOTA
 
     def __post_init__(self) -> None:
+        self._check_mps()
         if self.vcore is not None and not 1 <= self.vcore <= quantity.WHOLE_DEVICE:
             raise errors.UsageError(
                 f"vcore={self.vcore}: must be from 1 to {quantity.WHOLE_DEVICE}, such as 50"
@@ -84,6 +86,21 @@ class Quota:
                 f"vcore limit {self.vcore_limit}: must be given together with a vcore, "
                 f"such as --vcore {max(1, self.vcore_limit // 2)} "
                 f"--vcore-limit {self.vcore_limit} --policy elastic"
+            )
+
+
+    def _check_mps(self) -> None:
+        """Under MPS vcore is a part of the SMs: the options of time have no meaning."""
+        if self.isolation is not Isolation.MPS:
+            return
+        if self.policy is not TimePolicy.HARD or self.vcore_limit is not None:
+            raise errors.UsageError(
+                "policy elastic: must be hard under MPS, where vcore is a fixed part of the SMs"
+            )
+        if self.priority is not Priority.NORMAL:
+            raise errors.UsageError(
+                f"priority {self.priority.name.lower()}: must be normal under MPS, which does not "
+                "divide time"
             )
 
 

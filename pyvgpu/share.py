@@ -6,6 +6,7 @@ import dataclasses
 
 from pyvgpu import device, errors, quantity, quota
 
+MPS_SERVER_BYTES = 64 << 20  # of a device; servers of 27 to 60 MiB were reported
 LEAST_ROOM_BYTES = 64 << 20  # minimum beside the context, for a program to be of use
 
 
@@ -19,6 +20,7 @@ class Share:
     policy: quota.TimePolicy = quota.TimePolicy.HARD
     ceiling: int | None = None  # most percent for elastic; None: the whole device
     priority: quota.Priority = quota.Priority.NORMAL
+    isolation: quota.Isolation = quota.Isolation.QUOTA
 
     def __post_init__(self) -> None:
         if not 1 <= self.vcore <= quantity.WHOLE_DEVICE:
@@ -26,7 +28,7 @@ class Share:
                 f"vcore={self.vcore}: must be from 1 to {quantity.WHOLE_DEVICE}, such as 50"
             )
         self._check_ceiling()
-        have = self.device.memory_bytes
+        have = usable_bytes(self.device, self.isolation)
         if self.vmemory > have:
             raise errors.UsageError(
                 f"vmemory {quantity.format_exact(self.vmemory)}: {self.device.label} has "
@@ -64,19 +66,35 @@ class Share:
             )
 
 
+def usable_bytes(chosen: device.Device, isolation: quota.Isolation) -> int:
+    """Return the bytes of a device that tenants with *isolation* may have together."""
+    server = MPS_SERVER_BYTES if isolation is quota.Isolation.MPS else 0
+    return max(chosen.memory_bytes - server, 0)
+
+
 def fit(asked: quota.Quota, chosen: device.Device) -> Share:
     """Return the share of *chosen* for the quota *asked*, with defaults for missing values."""
     vcore = quantity.WHOLE_DEVICE if asked.vcore is None else asked.vcore
     vmemory = asked.vmemory
     if vmemory is None:
-        vmemory = chosen.memory_bytes
+        vmemory = usable_bytes(chosen, asked.isolation)
         if vcore < quantity.WHOLE_DEVICE:
             vmemory = quantity.round_down(vmemory * vcore // quantity.WHOLE_DEVICE)
-    return Share(chosen, vcore, vmemory, asked.policy, asked.vcore_limit, asked.priority)
+    return Share(
+        chosen,
+        vcore,
+        vmemory,
+        asked.policy,
+        asked.vcore_limit,
+        asked.priority,
+        asked.isolation,
+    )
 
 
 def change(held: Share, wanted: quota.QuotaChange) -> Share:
     """Return *held* with the change *wanted*."""
+    if held.isolation is quota.Isolation.MPS:
+        _check_change_under_mps(held, wanted)
     policy = held.policy if wanted.policy is None else wanted.policy
     ceiling = held.ceiling if policy is quota.TimePolicy.ELASTIC else None
     return Share(
@@ -86,4 +104,19 @@ def change(held: Share, wanted: quota.QuotaChange) -> Share:
         policy,
         ceiling if wanted.vcore_limit is None else wanted.vcore_limit,
         held.priority if wanted.priority is None else wanted.priority,
+        held.isolation,
     )
+
+
+def _check_change_under_mps(held: Share, wanted: quota.QuotaChange) -> None:
+    """MPS fixes the limits of a process at its start; the shim can only lower its memory."""
+    time = (wanted.vcore, wanted.policy, wanted.vcore_limit, wanted.priority)
+    if time != (None, None, None, None):
+        raise errors.UsageError(
+            "under MPS only --vmemory can change: MPS fixes the SMs of a process at its start"
+        )
+    if wanted.vmemory is not None and wanted.vmemory > held.vmemory:
+        raise errors.UsageError(
+            f"vmemory {quantity.format_exact(wanted.vmemory)}: must be at most "
+            f"{quantity.format_exact(held.vmemory)} under MPS, which fixes the most at the start"
+        )

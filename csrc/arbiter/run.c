@@ -83,9 +83,10 @@ static void take_limits(struct run *run, const struct quota_limits *limits)
         struct portion *portion = &run->portions[i];
 
         memcpy(portion->uuid, device->uuid, sizeof(portion->uuid));
-        portion->tenant.own = part_of_whole(device->vcore);
-        portion->tenant.limit =
-            part_of_whole(device->policy == POLICY_ELASTIC ? device->vcore_limit : device->vcore);
+        portion->tenant.own = part_of_whole(device->policy == POLICY_MPS ? 100 : device->vcore);
+        portion->tenant.limit = device->policy == POLICY_ELASTIC
+                                    ? part_of_whole(device->vcore_limit)
+                                    : portion->tenant.own;
         portion->tenant.priority = priority_of(limits);
     }
     run->is_suspended = (limits->flags & QUOTA_SUSPENDED) != 0;

@@ -53,6 +53,7 @@
 
 #define POLICY_HARD    0
 #define POLICY_ELASTIC 1
+#define POLICY_MPS     2 /* vcore is a percentage of the SMs, by MPS; no launch waits */
 
 /* A word of the ledger: bytes in the low bits, the number of undecided charges above. */
 #define LEDGER_PENDING_SHIFT 52

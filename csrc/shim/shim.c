@@ -6,6 +6,7 @@
  * cuInit has succeeded. There is no constructor: a program that never calls CUDA never runs this.
  */
 #include "shim/shim.h"
+#include "shim/cuda/mps.h"
 #include "shim/cuda/work/pace.h"
 #include "shim/dispatch.h"
 #include "shim/driver.h"
@@ -238,6 +239,11 @@ static CUresult init(unsigned int flags)
         complain(reason.text);
         return CUDA_ERROR_NOT_PERMITTED;
     }
+    if (!mps_is_confined(&shim.limits, &reason)) {
+        complain(reason.text);
+        slots_release(&shim.region);
+        return CUDA_ERROR_NOT_PERMITTED;
+    }
     result = init_driver(flags);
     if (result != CUDA_SUCCESS) {
         slots_release(&shim.region);
@@ -245,6 +251,10 @@ static CUresult init(unsigned int flags)
     }
     if (map_ordinals() != 0) {
         complain("the driver shows a device that the quota does not name");
+        return CUDA_ERROR_NOT_PERMITTED;
+    }
+    if (!mps_is_used(&shim.limits, shim.device_of, SHIM_ORDINALS, &reason)) {
+        complain(reason.text);
         return CUDA_ERROR_NOT_PERMITTED;
     }
     pace_open();

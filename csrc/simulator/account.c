@@ -110,12 +110,23 @@ void machine_forget_past(struct machine *machine, uint32_t device)
     unlock_account(machine, device);
 }
 
+/* The limit of this process as a client of MPS. */
+static bool own_limit_allows(const struct machine *machine, uint32_t device, uint32_t slot,
+                             uint64_t bytes)
+{
+    uint64_t limit = machine->memory_limits[device];
+
+    return !limit || machine->own != &machine->state->checkpoints[slot] ||
+           atomic_load(&machine->state->uses[device][slot].bytes) + bytes <= limit;
+}
+
 /* Account locked. Add the bytes and return the sum in use; 0 if they do not fit. */
 static uint64_t add(struct machine *machine, uint32_t device, uint32_t slot, uint64_t bytes)
 {
     struct machine_account *account = &machine->state->accounts[device];
 
     if (account->used > machine->config.devices[device].memory_bytes - bytes ||
+        !own_limit_allows(machine, device, slot, bytes) ||
         !cgroup_allows(machine, device, slot, bytes))
         return 0;
     atomic_fetch_add(&machine->state->uses[device][slot].bytes, bytes);

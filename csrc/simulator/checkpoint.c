@@ -342,7 +342,8 @@ enum checkpoint_result checkpoint_save(struct machine *machine, int pid)
 
     if (result != CHECKPOINT_DONE)
         return result;
-    if (atomic_load(&target.record->managed) || is_shared(&target))
+    if (atomic_load(&machine->state->slots[target.slot].mps_server) ||
+        atomic_load(&target.record->managed) || is_shared(&target))
         return end(&target, CHECKPOINT_NOT_SUPPORTED);
     if (is_on_mig(&target))
         return end(&target, CHECKPOINT_NO_MEMORY);

@@ -12,7 +12,7 @@
 
 enum { FAULTS = 64, FAULT_NAME = 80, LOOK_PERIOD_NS = 100000000 };
 
-enum fault_kind { FAULT_CALL, FAULT_LOST, FAULT_MIG, FAULT_XID };
+enum fault_kind { FAULT_CALL, FAULT_LOST, FAULT_MIG, FAULT_XID, FAULT_COMPUTE_MODE };
 
 struct fault {
     enum fault_kind kind;
@@ -56,6 +56,12 @@ static bool parse_fault(const char *line, struct fault *fault)
         fault->kind = FAULT_MIG;
         fault->device = device;
         return true;
+    }
+    if (sscanf(line, "compute_mode %u %llu %c", &device, &number, &end) == 2) {
+        fault->kind = FAULT_COMPUTE_MODE;
+        fault->device = device;
+        fault->number = number;
+        return number <= 3;
     }
     unsigned int gpu_instance = UINT32_MAX, compute_instance = UINT32_MAX;
     int words = sscanf(line, "xid %u %llu %u %u %c", &device, &number, &gpu_instance,
@@ -165,6 +171,18 @@ bool fault_is_lost(uint32_t device)
 bool fault_is_mig(uint32_t device)
 {
     return has_fault(FAULT_MIG, device);
+}
+
+uint32_t fault_compute_mode(uint32_t device)
+{
+    uint32_t mode = 0;
+
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < count; i++)
+        if (faults[i].kind == FAULT_COMPUTE_MODE && faults[i].device == device)
+            mode = (uint32_t) faults[i].number;
+    pthread_mutex_unlock(&lock);
+    return mode;
 }
 
 uint64_t fault_stamp(void)

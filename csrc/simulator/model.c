@@ -18,16 +18,19 @@ struct runner {
     struct model_lane *lane;
     struct model_work *work;
     uint64_t ticket;
+    uint32_t wanted; /* of SMs */
+    uint32_t given;  /* less: it is slower by that */
 };
 
-/* The lane and work that run on one engine in a step. */
+/* The lane or group, and its work, that run on one engine in a step. A group goes by its leader. */
 struct engine_plan {
-    uint32_t waiting; /* lanes with work for it */
-    uint32_t first;   /* the lowest of them */
-    uint32_t after;   /* the lowest one behind the lane whose turn it is */
-    bool current;     /* the lane whose turn it is has work */
+    bool waiting;   /* some have work for it, */
+    bool several;   /* more than one */
+    uint32_t first; /* the lowest of them */
+    uint32_t after; /* the lowest one behind the one whose turn it is */
+    bool current;   /* the one whose turn it is has work */
     size_t count;
-    struct runner runners[MODEL_QUEUES];
+    struct runner runners[MODEL_RUNNERS];
 };
 
 bool model_is_done(const struct model_lane *lane, uint64_t ticket)
@@ -52,8 +55,9 @@ void model_reset_lane(struct model *model, uint32_t number)
     struct model_lane *lane = model->find_lane(model->context, number);
 
     set_active(model->device, number, false);
-    if (!lane->enqueued && !lane->busy_ns)
+    if (!lane->enqueued && !lane->busy_ns && !lane->group)
         return;
+    lane->group = lane->limit = 0;
     lane->filled = 0;
     ORDERED();
     memset(lane->head, 0, sizeof(lane->head));
@@ -63,6 +67,21 @@ void model_reset_lane(struct model *model, uint32_t number)
     memset(lane->done, 0, sizeof(lane->done));
     lane->enqueued = 0;
     lane->busy_ns = lane->used_ns = 0;
+    lane->served = 0;
+}
+
+void model_join(struct model *model, uint32_t number, uint32_t leader, uint32_t limit)
+{
+    struct model_lane *lane = model->find_lane(model->context, number);
+
+    lane->limit = limit;
+    lane->group = leader + 1;
+}
+
+/* The lane that a turn of this lane goes by. */
+static uint32_t leader_of(const struct model_lane *lane, uint32_t number)
+{
+    return lane->group ? lane->group - 1 : number;
 }
 
 /* The work that had the place may still be its queue's head, if the process that finished it was
@@ -237,14 +256,16 @@ static unsigned int settle_lane(struct model_lane *lane, uint64_t now, uint64_t 
     return engines;
 }
 
-static void note_waiting(struct engine_plan *plan, const struct model_turn *turn, uint32_t lane)
+static void note_waiting(struct engine_plan *plan, const struct model_turn *turn, uint32_t leader)
 {
-    if (!plan->waiting++)
-        plan->first = lane;
-    if (lane == turn->lane)
+    plan->several |= plan->waiting && leader != plan->first;
+    if (!plan->waiting || leader < plan->first)
+        plan->first = leader;
+    plan->waiting = true;
+    if (leader == turn->lane)
         plan->current = true;
-    if (lane > turn->lane && plan->after == MODEL_LANES)
-        plan->after = lane;
+    if (leader > turn->lane && leader < plan->after)
+        plan->after = leader;
 }
 
 /* Choose the lane that has the turn. It keeps it until its slice ends and another one waits. */
@@ -253,7 +274,7 @@ static void choose_lane(struct engine_plan *plan, struct model_turn *turn, unsig
 {
     uint32_t next = plan->after < MODEL_LANES ? plan->after : plan->first;
 
-    if (plan->current && (turn->slice_left || plan->waiting == 1))
+    if (plan->current && (turn->slice_left || !plan->several))
         return;
     turn->slice_left = law->slice_ns;
     if (next != turn->lane && engine == ENGINE_SM)
@@ -261,47 +282,122 @@ static void choose_lane(struct engine_plan *plan, struct model_turn *turn, unsig
     turn->lane = next;
 }
 
+/* Among lanes of a group, a kernel that has begun keeps its SMs. */
 static bool is_before(const struct runner *runner, const struct runner *other)
 {
     if (runner->work->priority != other->work->priority)
         return runner->work->priority > other->work->priority;
+    if (runner->lane->group && !runner->work->begun != !other->work->begun)
+        return runner->work->begun;
+    if (runner->lane->served != other->lane->served)
+        return runner->lane->served < other->lane->served;
     return runner->ticket < other->ticket;
 }
 
-/* Choose the lane's work that runs on the engine now: by priority, then in the order of
- * submission, as long as SMs are free. */
-static void choose_work(struct model *model, struct engine_plan *plan, unsigned int engine)
+/* Collect the lane's work that is ready for the engine, in the order in which it may run. What is
+ * too much has the lowest rank. */
+static void collect_work(const struct model *model, struct model_lane *lane,
+                         struct engine_plan *plan, unsigned int engine)
 {
-    const struct model_turn *turn = &model->device->turns[engine];
-    struct model_lane *lane = model->find_lane(model->context, turn->lane);
-    uint64_t room = engine == ENGINE_SM ? model->device->units : 1;
-    size_t kept = 0;
-
     for (uint64_t left = lane->filled; left; left &= left - 1) {
         uint64_t ticket = lane->head[__builtin_ctzll(left)];
         struct model_work *work = model_work_of(lane, ticket);
-        struct runner runner = {lane, work, ticket};
+        struct runner runner = {.lane = lane, .work = work, .ticket = ticket};
         size_t place = plan->count;
 
         if (!ticket || work->engine != engine || work->state != WORK_WAITING ||
             work->submitted > model->device->now || !is_free_to_run(lane, work, ticket))
             continue;
+        if (place == MODEL_RUNNERS && !is_before(&runner, &plan->runners[--place]))
+            continue;
         for (; place && is_before(&runner, &plan->runners[place - 1]); place--)
             plan->runners[place] = plan->runners[place - 1];
         plan->runners[place] = runner;
-        plan->count++;
+        if (plan->count < MODEL_RUNNERS)
+            plan->count++;
     }
-    for (; kept < plan->count; kept++) {
-        uint64_t units = plan->runners[kept].work->units;
-        if (units > model->device->units)
-            units = model->device->units;
-        if (engine != ENGINE_SM)
-            units = 1;
-        if (units > room)
+}
+
+/* SMs that a lane's limit leaves, beside what its work before this one was given. */
+static uint64_t left_of_limit(const struct runner *runners, size_t count,
+                              const struct model_lane *lane, uint64_t units)
+{
+    uint64_t left = lane->limit && lane->limit < units ? lane->limit : units;
+
+    for (size_t i = 0; i < count && lane->limit; i++)
+        if (runners[i].lane == lane)
+            left -= runners[i].given;
+    return left;
+}
+
+/* Give the work of a lane its SMs, as long as all that it wants are free; that of a group what is
+ * free. */
+static void give_units(const struct model *model, struct engine_plan *plan, unsigned int engine)
+{
+    uint64_t room = engine == ENGINE_SM ? model->device->units : 1;
+    size_t kept = 0;
+
+    for (size_t i = 0; i < plan->count; i++) {
+        struct runner runner = plan->runners[i];
+        uint64_t wanted = engine == ENGINE_SM ? runner.work->units : 1;
+        uint64_t free = room;
+
+        if (wanted > model->device->units)
+            wanted = model->device->units;
+        if (runner.lane->group && engine == ENGINE_SM && wanted) {
+            uint64_t left = left_of_limit(plan->runners, kept, runner.lane, model->device->units);
+            free = left < room ? left : room;
+            if (!free)
+                continue;
+        } else if (wanted > room) {
             break;
-        room -= units;
+        }
+        runner.wanted = (uint32_t) wanted;
+        runner.given = (uint32_t) (wanted < free ? wanted : free);
+        room -= runner.given;
+        plan->runners[kept++] = runner;
     }
     plan->count = kept;
+}
+
+/* Choose the work that runs on the engine now, of the lane or group that has the turn. */
+static void choose_work(struct model *model, struct engine_plan *plan, unsigned int engine)
+{
+    const struct model_turn *turn = &model->device->turns[engine];
+
+    for (uint32_t word = 0; word < MODEL_LANES / 64; word++)
+        for (uint64_t left = model->device->active[word]; left; left &= left - 1) {
+            uint32_t number = word * 64 + (uint32_t) __builtin_ctzll(left);
+            struct model_lane *lane = model->find_lane(model->context, number);
+
+            if (leader_of(lane, number) == turn->lane)
+                collect_work(model, lane, plan, engine);
+        }
+    give_units(model, plan, engine);
+}
+
+/* Time until the work is done if nothing changes, and the work done in a time. */
+static uint64_t time_left(const struct runner *runner)
+{
+    uint64_t given = runner->given, wanted = runner->wanted;
+
+    if (given == wanted)
+        return runner->work->remaining;
+    return (runner->work->remaining * wanted + given - 1) / given;
+}
+
+static void progress(struct runner *runner, uint64_t elapsed, uint64_t until)
+{
+    uint64_t done =
+        runner->given == runner->wanted ? elapsed : elapsed * runner->given / runner->wanted;
+
+    if (done < runner->work->remaining) {
+        runner->work->remaining -= done;
+        return;
+    }
+    runner->work->remaining = 0;
+    runner->lane->served = until;
+    finish(runner->lane, runner->ticket, until);
 }
 
 static void note_busy(struct model_busy *history, uint64_t from, uint64_t until, bool copies)
@@ -341,17 +437,40 @@ static bool is_used(const struct model *model, const struct engine_plan *plan, u
     return !model->device->turns[engine].switch_left && takes_engine(plan, engine);
 }
 
+/* Is earlier work of the same lane running, on this engine or another? */
+static bool is_counted(const struct model *model, const struct engine_plan *plans,
+                       unsigned int engine, size_t place)
+{
+    const struct model_lane *lane = plans[engine].runners[place].lane;
+
+    for (unsigned int e = 0; e <= engine; e++)
+        for (size_t i = 0; i < (e < engine ? plans[e].count : place); i++)
+            if (is_used(model, &plans[e], e) && plans[e].runners[i].lane == lane)
+                return true;
+    return false;
+}
+
 /* A lane that runs on several engines at once uses the time once. */
 static void note_use(const struct model *model, const struct engine_plan *plans, uint64_t elapsed)
 {
-    for (unsigned int e = 0; e < MODEL_ENGINES; e++) {
-        bool counted = !is_used(model, &plans[e], e);
+    for (unsigned int e = 0; e < MODEL_ENGINES; e++)
+        for (size_t i = 0; i < plans[e].count; i++)
+            if (is_used(model, &plans[e], e) && !is_counted(model, plans, e, i))
+                plans[e].runners[i].lane->used_ns += elapsed;
+}
 
-        for (unsigned int before = 0; before < e && !counted; before++)
-            counted = is_used(model, &plans[before], before) &&
-                      plans[before].runners[0].lane == plans[e].runners[0].lane;
+/* Count the time of each lane of a group that ran, beside the leader's. */
+static void note_members(struct engine_plan *plan, const struct model_lane *leader,
+                         uint64_t elapsed)
+{
+    for (size_t i = 0; i < plan->count; i++) {
+        struct model_lane *lane = plan->runners[i].lane;
+        bool counted = lane == leader || !plan->runners[i].work->units;
+
+        for (size_t j = 0; j < i && !counted; j++)
+            counted = plan->runners[j].lane == lane && plan->runners[j].work->units;
         if (!counted)
-            plans[e].runners[0].lane->used_ns += elapsed;
+            lane->busy_ns += elapsed;
     }
 }
 
@@ -362,6 +481,9 @@ static void run_engine(struct model *model, struct engine_plan *plan, unsigned i
     struct model_turn *turn = &device->turns[engine];
     uint64_t elapsed = until - device->now;
     struct model_lane *lane = plan->runners[0].lane;
+
+    if (lane->group) /* NVML sees the server alone at work */
+        lane = model->find_lane(model->context, lane->group - 1);
 
     if (turn->switch_left) { /* no step goes beyond its end */
         turn->switch_left -= elapsed;
@@ -374,6 +496,7 @@ static void run_engine(struct model *model, struct engine_plan *plan, unsigned i
         if (engine == ENGINE_SM) {
             device->busy_ns += elapsed;
             lane->busy_ns += elapsed;
+            note_members(plan, lane, elapsed);
         } else {
             device->copy_busy_ns += elapsed;
         }
@@ -382,9 +505,7 @@ static void run_engine(struct model *model, struct engine_plan *plan, unsigned i
         struct runner *runner = &plan->runners[i];
         if (!runner->work->begun)
             runner->work->begun = device->now;
-        runner->work->remaining -= elapsed;
-        if (!runner->work->remaining)
-            finish(runner->lane, runner->ticket, until);
+        progress(runner, elapsed, until);
     }
 }
 
@@ -396,7 +517,7 @@ static void step(struct model *model, uint64_t now)
     uint64_t until;
 
     for (unsigned int e = 0; e < MODEL_ENGINES; e++) {
-        plans[e].waiting = 0;
+        plans[e].waiting = plans[e].several = false;
         plans[e].after = MODEL_LANES;
         plans[e].current = false;
         plans[e].count = 0;
@@ -411,7 +532,7 @@ static void step(struct model *model, uint64_t now)
                 set_active(device, number, false);
             for (; engines; engines &= engines - 1) {
                 unsigned int engine = (unsigned int) __builtin_ctz(engines);
-                note_waiting(&plans[engine], &device->turns[engine], number);
+                note_waiting(&plans[engine], &device->turns[engine], leader_of(lane, number));
             }
         }
     }
@@ -425,11 +546,11 @@ static void step(struct model *model, uint64_t now)
                 horizon = device->now + device->turns[e].switch_left;
             continue;
         }
-        if (plans[e].waiting > 1 && device->now + device->turns[e].slice_left < horizon)
+        if (plans[e].several && device->now + device->turns[e].slice_left < horizon)
             horizon = device->now + device->turns[e].slice_left;
         for (size_t i = 0; i < plans[e].count; i++)
-            if (device->now + plans[e].runners[i].work->remaining < horizon)
-                horizon = device->now + plans[e].runners[i].work->remaining;
+            if (device->now + time_left(&plans[e].runners[i]) < horizon)
+                horizon = device->now + time_left(&plans[e].runners[i]);
     }
     until = horizon < now ? horizon : now;
     note_use(model, plans, until - device->now);

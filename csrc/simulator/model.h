@@ -12,6 +12,10 @@
  * costs. Kernels of one lane run together as long as SMs are free, those of streams of higher
  * priority first.
  *
+ * Lanes may form a group, as the clients of an MPS server do: they have their turns together. A
+ * kernel of a group takes the SMs that the kernels before it leave, and is slower if these are
+ * fewer than it could use. The lane that has run nothing for the longest time is first.
+ *
  * Work has a place in its lane's pool and a ticket, which counts up and names the place: places are
  * reused in any order, so a waiting queue keeps no places but those of its own work.
  */
@@ -28,6 +32,7 @@ enum {
     MODEL_LANES = 1024,
     MODEL_PLACES = 16384, /* work of a lane that can wait at once; a power of two */
     MODEL_DONE_WORDS = MODEL_PLACES / 64,
+    MODEL_RUNNERS = 256,        /* work of a group that runs on an engine at once */
     MODEL_QUEUES = 64,          /* queue 0 is the legacy default stream */
     MODEL_FIRST_UNORDERED = 40, /* queues from here on do not wait for queue 0, nor it for them */
     MODEL_BUSY_STEPS = 128,
@@ -78,6 +83,9 @@ struct model_lane {
     uint64_t busy_ns;  /* time it has had of the SMs, */
     uint64_t used_ns;  /* and of any engine */
     uint64_t filled;   /* bit per queue that has work */
+    uint64_t served;   /* when its last work of an engine was done */
+    uint32_t group;    /* the lane that its group is named by, + 1; 0: none */
+    uint32_t limit;    /* most SMs that its kernels have together; 0: all */
     uint64_t head[MODEL_QUEUES];
     uint64_t tail[MODEL_QUEUES];
     struct model_busy history[MODEL_BUSY_STEPS];
@@ -116,6 +124,10 @@ struct model {
 
 /* Clear a lane whose process is gone. */
 void model_reset_lane(struct model *model, uint32_t lane);
+
+/* Let a lane that has no work be in the group named by a lane, whose history then has the group's
+ * load, with at most so many SMs (0: all). */
+void model_join(struct model *model, uint32_t lane, uint32_t leader, uint32_t limit);
 
 /* Append work to its queue, in a place that is free; returns its ticket. Only the lane's owner
  * calls this; it knows the free places: those never used, and those from model_take_done(). */

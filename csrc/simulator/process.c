@@ -41,7 +41,38 @@ CUresult process_open(void)
     return (CUresult) code;
 }
 
-CUresult process_start(const int *devices, int count)
+static const struct mps_server no_server = {.connection = -1};
+static uint32_t mps_limits[CONFIG_DEVICES];
+
+/* Under MPS: the limits of this process, and its registration. */
+static void join_server(uint32_t slot, const struct mps_server *mps)
+{
+    unsigned int index = 0;
+
+    for (uint32_t device = 0; device < process.machine->config.unit_count; device++) {
+        const struct device_config *config = &process.machine->config.devices[device];
+
+        if (!(mps->devices & UINT64_C(1) << device))
+            continue;
+        mps_limits[device] = mps_units(config, mps);
+        process.machine->memory_limits[config->account] = mps_memory(config, index++, mps);
+    }
+    mps_join(process.machine, mps, slot);
+}
+
+uint32_t process_units(uint32_t device)
+{
+    return mps_limits[device] ? mps_limits[device]
+                              : process.machine->config.devices[device].sm_count;
+}
+
+void process_fail_clients(CUresult error)
+{
+    if (process.mps.connection >= 0)
+        mps_fail(process.machine, process.mps.slot, (int) error);
+}
+
+CUresult process_start(const int *devices, int count, const struct mps_server *mps)
 {
     struct process_page *page;
     int slot;
@@ -70,6 +101,10 @@ CUresult process_start(const int *devices, int count)
     process.device_count = count;
     for (int i = 0; i < count; i++)
         process.devices[i] = devices[i];
+    process.mps = mps->connection >= 0 ? *mps : no_server;
+    process.mps_error = &process.machine->state->slots[slot].mps_error;
+    if (mps->connection >= 0)
+        join_server((uint32_t) slot, mps);
     memcpy(process.mig_uuid, process.machine->config.devices[devices[0]].uuid, CONFIG_TEXT);
     __atomic_store_n(&page->state, PROCESS_READY, __ATOMIC_RELEASE);
     __atomic_store_n(&process_page, page, __ATOMIC_RELEASE);
@@ -92,6 +127,10 @@ CUresult process_refusal(const char *name)
         return CUDA_ERROR_DEINITIALIZED;
     if (process_page->state == PROCESS_NONE)
         return CUDA_ERROR_NOT_INITIALIZED;
+    if (process.mps.connection >= 0 && mps_is_gone(process.mps.connection))
+        mps_fail(process.machine, process.mps.slot, MPS_RPC_FAILURE);
+    if (atomic_load(process.mps_error))
+        return (CUresult) atomic_load(process.mps_error);
     return (CUresult) fault_call(process.machine, name);
 }
 
@@ -122,6 +161,18 @@ const struct device_config *process_device_config(CUdevice ordinal)
 static bool is_lost(uint32_t device)
 {
     return fault_is_lost(process.machine->config.devices[device].parent);
+}
+
+/* Let the process's work on the device run together with that of the server's other clients. */
+static void join_group(uint32_t device)
+{
+    struct model model = machine_model(process.machine, device);
+
+    if (process.mps.connection < 0 || !process.machine->config.law.mps_overlap)
+        return;
+    machine_lock_device(process.machine, device);
+    model_join(&model, process.slot, process.mps.slot, mps_limits[device]);
+    machine_unlock_device(process.machine, device);
 }
 
 /* Count a context. False: the compute instance has been destroyed. */
@@ -165,6 +216,7 @@ CUresult context_open(CUdevice ordinal, struct work_context *work)
         return CUDA_ERROR_OPERATING_SYSTEM;
     if (!machine_charge(process.machine, work->device, process.slot, work->charged))
         return CUDA_ERROR_OUT_OF_MEMORY;
+    join_group(work->device);
     result = stream_open_default(work);
     if (result == CUDA_SUCCESS && !join(work->device, use)) {
         stream_close_all(work);

@@ -17,6 +17,7 @@
 #include "checkpoint.h"
 #include "fault.h"
 #include "machine.h"
+#include "mps.h"
 
 struct process {
     struct machine *machine;
@@ -25,6 +26,8 @@ struct process {
     int device_count;            /* that this process may see, by ordinal */
     int devices[CONFIG_DEVICES]; /* ordinal -> device of the machine */
     char mig_uuid[CONFIG_TEXT];  /* of the only device, if that is a compute instance */
+    struct mps_server mps;       /* .connection is -1 outside MPS */
+    _Atomic uint32_t *mps_error; /* in the slot */
     _Atomic uint64_t last_id;    /* contexts and streams are numbered from one counter */
 };
 
@@ -43,8 +46,9 @@ extern struct process_page *process_page;
  */
 CUresult process_open(void);
 
-/* Last part of cuInit: claim a slot and be ready, with these devices of the machine by ordinal. */
-CUresult process_start(const int *devices, int count);
+/* Last part of cuInit: claim a slot and be ready, with these devices of the machine by ordinal, as
+ * a client of *mps* if that has a connection. */
+CUresult process_start(const int *devices, int count, const struct mps_server *mps);
 
 /* The error of a call of this name that may not go on. */
 CUresult process_refusal(const char *name);
@@ -70,7 +74,8 @@ static inline void process_leave(const struct process_call *call)
 /* In the normal case: ready, no fault, the faults file checked lately, and not locked. */
 static inline CUresult process_enter(const char *name, struct process_call *call)
 {
-    bool must_look = process_page->state != PROCESS_READY || fault_is_due();
+    bool must_look = process_page->state != PROCESS_READY || fault_is_due() ||
+                     atomic_load_explicit(process.mps_error, memory_order_relaxed);
     CUresult refusal = __builtin_expect(must_look, 0) ? process_refusal(name) : CUDA_SUCCESS;
 
     if (__builtin_expect(refusal != CUDA_SUCCESS, 0))
@@ -103,6 +108,12 @@ static inline CUresult process_enter(const char *name, struct process_call *call
  * the process is locked, and the end of the process while it is checkpointed.
  */
 bool process_passes_lock(void);
+
+/* SMs of a device that this process may use at once: fewer than there are under MPS. */
+uint32_t process_units(uint32_t device);
+
+/* A kernel has failed in a way that MPS shows to all clients of the server. */
+void process_fail_clients(CUresult error);
 
 /* Device of the machine for an ordinal, or -1; its configuration. */
 int process_device(CUdevice ordinal);

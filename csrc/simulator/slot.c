@@ -321,6 +321,8 @@ static void describe(struct machine *machine, uint32_t slot)
     record->pid_namespace = machine_pid_namespace();
     record->start_time_ns = clock_read(CLOCK_REALTIME);
     record->memory_files = 0;
+    atomic_store(&record->mps_server, 0);
+    atomic_store(&record->mps_error, 0);
     checkpoint_begin(&machine->state->checkpoints[slot]);
     if (machine->config.law.cgroup_limits)
         cgroup_find(&machine->state->chains[slot]);

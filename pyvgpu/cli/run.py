@@ -33,6 +33,7 @@ examples:
   pyvgpu run --simulate h100 --vmemory 2GiB -- python train.py     (no GPU needed)
   pyvgpu run --device 1 --vmemory 4Gi nvidia-smi
   pyvgpu run --oversubscribe=3 --idle 600 --vmemory 20GiB -- jupyter lab
+  pyvgpu run --sharing mps --vcore 50 -- python serve.py
 """
 
 
@@ -47,6 +48,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--name",
         help="the run's name, unique among your runs (derived from COMMAND or its script)",
     )
+    add_sharing(parser)
     add_simulate(parser)
     add(
         "--driver-libraries",
@@ -100,6 +102,17 @@ def add_quota(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_sharing(parser: argparse.ArgumentParser) -> None:
+    """Add the option for the means by which runs share a device."""
+    parser.add_argument(
+        "--sharing",
+        default="quota",
+        metavar="quota|mps",
+        help="quota: vcore is device time; mps: vcore is SMs, and kernels of several runs run "
+        "together, without isolation from each other's errors (quota)",
+    )
+
+
 def add_simulate(parser: argparse.ArgumentParser) -> None:
     """Add the option for a simulated machine."""
     parser.add_argument(
@@ -112,7 +125,7 @@ def add_simulate(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command to its end and return its exit code."""
-    asked = parse_quota(options, os.environ)
+    asked = parse_quota(options, os.environ, _sharing(options.sharing))
     oversubscription = oversubscribing.parse(options)
     command = words(options.command)
     if not command:
@@ -147,7 +160,10 @@ def run(options: argparse.Namespace) -> int:
                 () if options.no_namespace else run_setup.overlays(base, opened.tree, plan.source)
             )
             started = supervisor.RunProgram(
-                program, command, _environment(environment, opened.tree, base), overlays
+                program,
+                command,
+                {**_environment(environment, opened.tree, base), **opened.variables},
+                overlays,
             )
             status = run_setup.supervise(opened, started, inherited)
         else:
@@ -160,13 +176,31 @@ def words(given: Sequence[str]) -> list[str]:
     return list(given[1:] if given[:1] == ["--"] else given)
 
 
-def parse_quota(options: argparse.Namespace, environment: Mapping[str, str]) -> quota.Quota:
+def _sharing(text: str) -> quota.Isolation:
+    """Return the value of --sharing; a MIG device is chosen by --device."""
+    valid = {"quota": quota.Isolation.QUOTA, "mps": quota.Isolation.MPS}
+    if text not in valid:
+        raise errors.UsageError(
+            f"--sharing {text!r}: must be quota or mps, such as quota; a MIG device is chosen by "
+            "--device MIG-..."
+        )
+    return valid[text]
+
+
+def parse_quota(
+    options: argparse.Namespace,
+    environment: Mapping[str, str],
+    isolation: quota.Isolation = quota.Isolation.QUOTA,
+) -> quota.Quota:
     """Return the quota of the options; UsageError if it is invalid."""
     given = dataclasses.asdict(limits.parse(options))
     theirs = environment.get(names.HAMI_PRIORITY_VARIABLE)
     if given["priority"] is None and theirs is not None:
         given["priority"] = quota.Priority.of_hami(theirs, names.HAMI_PRIORITY_VARIABLE)
-    return quota.Quota(**{name: value for name, value in given.items() if value is not None})
+    return quota.Quota(
+        **{name: value for name, value in given.items() if value is not None},
+        isolation=isolation,
+    )
 
 
 def _mirror(base: run_setup.Base, cache: Path) -> run_files.RunSource:

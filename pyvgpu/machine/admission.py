@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, oversubscription, quantity, share
+from pyvgpu import errors, oversubscription, quantity, quota, share
 from pyvgpu.machine import tenant_record
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ def choose(wish: RunRequest, live: Sequence[LiveReservation]) -> share.Share:
     for device in wish.devices:
         try:
             wanted = share.fit(wish.quota, device)
+            check_isolation(wanted, wish.user, live)
             check(wanted, wish.vcore, live)
         except errors.PyVgpuError as exc:
             refusals.append(exc)
@@ -78,6 +79,30 @@ def check(wanted: share.Share, vcore: int, live: Sequence[LiveReservation]) -> N
     check_time(wanted, vcore, live)
 
 
+def check_isolation(wanted: share.Share, user: int, live: Sequence[LiveReservation]) -> None:
+    """Raise UnavailableError if runs of the device have another isolation, or user under MPS.
+
+    The clients of an MPS server and other processes have turns, so that neither kind would get
+    what its quota says. A server serves one user at a time, and lets others wait.
+    """
+    mps = quota.Isolation.MPS
+    for promise in live:
+        for limits in promise.limits.devices:
+            if limits.uuid != wanted.device.uuid or mps not in (limits.isolation, wanted.isolation):
+                continue
+            if limits.isolation is not wanted.isolation:
+                raise errors.UnavailableError(
+                    f"sharing {wanted.isolation.name.lower()}: {promise.name} uses "
+                    f"{wanted.device.label} with sharing {limits.isolation.name.lower()}; it must "
+                    "be the same for all runs of a device"
+                )
+            if promise.uid != user:
+                raise errors.UnavailableError(
+                    f"sharing mps: {promise.name} uses {wanted.device.label}, and an MPS server "
+                    "serves one user at a time"
+                )
+
+
 def check_memory(
     wanted: share.Share, live: Sequence[LiveReservation], *, advise: bool = True
 ) -> None:
@@ -91,7 +116,7 @@ def check_memory(
         for limits, reserved in zip(promise.limits.devices, promise.reserved, strict=True)
         if limits.uuid == wanted.device.uuid and not promise.limits.suspension.released
     ]
-    free = wanted.device.memory_bytes - sum(reserved for _, _, reserved in found)
+    free = share.usable_bytes(wanted.device, wanted.isolation) - sum(reserved for _, _, reserved in found)
     if wanted.vmemory > free:
         holders = ", ".join(
             f"{name} {quantity.format_size(reserved)}" + _beyond(limits.vmemory, reserved)

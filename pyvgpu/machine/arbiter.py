@@ -223,9 +223,7 @@ class Attendant:
         if limits is None or region.read_generation(self._quota) != limits.generation:
             limits = self._limits = region.read_limits(self._quota)
         count = len(limits.devices)
-        if limits.priority is quota.Priority.LOW or any(
-            share.vcore < quantity.WHOLE_DEVICE for share in limits.devices
-        ):
+        if limits.priority is quota.Priority.LOW or any(map(_limits_time, limits.devices)):
             with self._registries.held() as registries:
                 self._link(self._choose(registries), count)
         else:  # a whole device needs no arbiter, but joins one that other runs have started
@@ -308,6 +306,12 @@ def _opened(folder: Path, uid: int) -> Iterator[int]:
         yield file
     finally:
         os.close(file)
+
+
+def _limits_time(share: region.DeviceLimits) -> bool:
+    return (
+        share.vcore < quantity.WHOLE_DEVICE and share.isolation is not quota.Isolation.MPS
+    )
 
 
 def _clock(folder: Path, run_id: str, index: int) -> Path:

@@ -100,6 +100,7 @@ class RunRequest:
     quota: quota.Quota
     devices: tuple[Device, ...]
     driver_release: str
+    user: int = dataclasses.field(default_factory=os.geteuid)  # uid
 
     @property
     def vcore(self) -> int:

@@ -208,6 +208,12 @@ class Registries:
         with self._locked() as registries:
             return tuple(self._sweep(registries))
 
+    @contextlib.contextmanager
+    def steady(self) -> Iterator[tuple[LiveReservation, ...]]:
+        """Hold the locks of all existing registries, and yield the live reservations: none is added."""
+        with self._locked() as registries:
+            yield tuple(self._sweep(registries))
+
     @property
     def paths(self) -> tuple[Path, Path]:
         """The paths of the registries, whether they exist or not."""

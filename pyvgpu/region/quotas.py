@@ -24,6 +24,7 @@ _PRIORITIES = {
     quota.Priority.NORMAL: 0,
     quota.Priority.HIGH: int(ffi.integer_const("QUOTA_HIGH")),
 }
+_MPS: int = ffi.integer_const("POLICY_MPS")
 _MIG_SHIFT: int = ffi.integer_const("QUOTA_MIG_SHIFT")
 
 _GATED, _SUSPENDED, _KEPT = (
@@ -61,6 +62,7 @@ class DeviceLimits:
     context_reserve: int  # bytes
     green_reserve: int  # bytes, in whole KiB
     policy: quota.TimePolicy
+    isolation: quota.Isolation = quota.Isolation.QUOTA
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -293,7 +295,7 @@ def _render(generation: int, flags: int, release: str, shares: Sequence[Share]) 
         entry.memory_total = share.device.memory_bytes
         entry.vcore = share.vcore
         entry.vcore_limit = share.vcore_limit
-        entry.policy = share.policy
+        entry.policy = _MPS if share.isolation is quota.Isolation.MPS else share.policy
     copy.checksum = _checksum(copy)
     return copy
 
@@ -377,8 +379,9 @@ def _parse_limits(copy: Any) -> QuotaLimits:
 
 
 def _parse_device(entry: Any, *, instance: bool) -> DeviceLimits:
-    if entry.policy not in tuple(quota.TimePolicy) or entry.vmemory > quantity.MAXIMUM_BYTES:
+    if entry.policy not in (*quota.TimePolicy, _MPS) or entry.vmemory > quantity.MAXIMUM_BYTES:
         raise errors.DataError("quota: a device's limits are not valid")
+    mps = entry.policy == _MPS
     return DeviceLimits(
         uuid=device.uuid_text(bytes(ffi.buffer(entry.uuid)), instance=instance),
         vcore=entry.vcore,
@@ -387,5 +390,6 @@ def _parse_device(entry: Any, *, instance: bool) -> DeviceLimits:
         memory_total=entry.memory_total,
         context_reserve=entry.context_reserve,
         green_reserve=entry.green_kib * 1024,
-        policy=quota.TimePolicy(entry.policy),
+        policy=quota.TimePolicy.HARD if mps else quota.TimePolicy(entry.policy),
+        isolation=quota.Isolation.MPS if mps else quota.Isolation.QUOTA,
     )

@@ -15,7 +15,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, region
-from pyvgpu.machine import cgroups, reservations
+from pyvgpu.machine import cgroups, mps_daemon, reservations
 from pyvgpu.run import run_files, suspender
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class Leavings:
     tree_lock: int  # descriptor that supervisor and janitor keep open
     cgroup: Path | None = None  # the run's own
     files: tuple[Path, ...] = ()  # outside of these folders
+    daemon: mps_daemon.Daemon | None = None  # of MPS, which the last run of its device ends
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,6 +91,8 @@ def tidy(leavings: Leavings) -> None:
         finally:
             os.close(folder)
         leavings.registries.forget(leavings.promise)
+        if leavings.daemon is not None:
+            mps_daemon.end_if_unused(leavings.daemon, leavings.registries)
     run_files.remove(leavings.tree)
     for file in leavings.files:
         with contextlib.suppress(OSError):

@@ -20,6 +20,7 @@ from pyvgpu.run import (
     context_overhead,
     janitor,
     mount_namespace,
+    mps_run,
     oversubscriber,
     run_auditor,
     run_files,
@@ -30,8 +31,9 @@ from pyvgpu.run import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from pyvgpu.machine import mps_limits
     from pyvgpu.volumes.find import Driver
     from pyvgpu.volumes.mirror_store import Progress
 
@@ -78,6 +80,7 @@ class OpenRun:
     change: Callable[[quota.QuotaChange], holders.Changed]
     look: Callable[[], None]  # ensures that the run has its arbiter
     start_threads: Callable[[], None]  # after the last fork
+    variables: Mapping[str, str]  # environment of its programs, beside the driver's
     mover: oversubscriber.Oversubscriber | None = None
 
 
@@ -165,6 +168,13 @@ def opened(plan: RunPlan) -> Iterator[OpenRun]:
     try:
         if plan.user is not None:
             os.chown(made.folder / names.USAGE_FILE, plan.user, -1, follow_symlinks=False)
+        mps = mps_run.open_for(
+            base.driver.libcuda,
+            variables(base),
+            made,
+            registries,
+            functools.partial(_mps_facts, base),
+        )
         run_tree, lock = run_files.make(plan.cache, made.run_id, plan.source, made.folder)
     except BaseException:
         os.close(made.quota)
@@ -196,12 +206,15 @@ def opened(plan: RunPlan) -> Iterator[OpenRun]:
     steward = quota_socket.Control(made.folder, change, suspend_socket.answerer(worker))
     if plan.user is None:
         limit.begin(made.share.vmemory, {promise.run_id for promise in registries.live()})
-    leavings = janitor.Leavings(registries, made.folder, run_tree, lock, limit.cgroup, plan.files)
+    leavings = janitor.Leavings(
+        registries, made.folder, run_tree, lock, limit.cgroup, plan.files, mps.daemon
+    )
     keeper = janitor.start(leavings)
 
     def start_threads() -> None:
         watcher.start()
         attendant.start()
+        mps.start()
         try:
             steward.start()
         except OSError as exc:
@@ -210,8 +223,11 @@ def opened(plan: RunPlan) -> Iterator[OpenRun]:
             mover.start(worker, asked.host_memory)
 
     try:
-        yield OpenRun(made, run_tree, limit, change, attendant.look, start_threads, mover)
+        yield OpenRun(
+            made, run_tree, limit, change, attendant.look, start_threads, mps.variables, mover
+        )
     finally:
+        mps.stop()
         steward.stop()
         if mover is not None:
             mover.stop()
@@ -226,7 +242,13 @@ def opened(plan: RunPlan) -> Iterator[OpenRun]:
                 run_files.remove(run_tree)
                 for file in plan.files:
                     file.unlink(missing_ok=True)
+                mps.end()
                 keeper.dismiss()
+
+
+def _mps_facts(base: Base, uuid: str) -> mps_limits.DeviceFacts:
+    with nvml_session(base):
+        return mps_run.read_facts(uuid)
 
 
 def overlays(

@@ -68,6 +68,11 @@ class Law:
     sync_ignores_lock: bool = _flag(usual=False)
     # Memory limits of cgroups: 0 none, 1 by the driver's own accounting, 2 by the kernel's.
     cgroup_limits: int = _number(0, 0, 2, 1)
+    # Kernels of several clients of an MPS server run together as SMs allow; else in turns.
+    mps_overlap: bool = _flag(usual=True)
+    # Memory of an MPS server on each of its devices, and the most clients that it has.
+    mps_server_bytes: int = _number(30 * _MIB, 0, 1024 * _MIB, 30 * _MIB)
+    mps_clients: int = _number(60, 1, 1024, 48)
     # The delay of NVML's values: memory in use, utilization.
     nvml_memory_late_ns: int = _number(0, 0, _SECOND, 100_000_000)
     nvml_load_late_ns: int = _number(0, 0, _SECOND, 100_000_000)

@@ -65,6 +65,7 @@ static void fail(struct effect *effect, CUresult error)
     int none = CUDA_SUCCESS;
 
     atomic_compare_exchange_strong(&effect->work->error, &none, error);
+    process_fail_clients(error);
 }
 
 /* Walk count elements of three ranges together (in may be one range twice) and do each piece. */

@@ -162,6 +162,10 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
         *value = (int) pci.device;
     else if (attribute == CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)
         *value = (int) pci.domain;
+    else if (attribute == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+        *value = (int) process_units((uint32_t) process_device(device));
+    else if (attribute == CU_DEVICE_ATTRIBUTE_MPS_ENABLED)
+        *value = process.mps.connection >= 0;
     else
         *value = attribute_value(config, (int) attribute);
     return CUDA_SUCCESS;
@@ -225,7 +229,7 @@ CUresult cuDeviceGetTexture1DLinearMaxWidth(size_t *width, CUarray_format format
     return CUDA_SUCCESS;
 }
 
-/* SM affinity is a feature of MPS, which is not simulated. */
+/* The SM affinity of contexts, a feature of MPS, is not simulated. */
 CUresult cuDeviceGetExecAffinitySupport(int *supported, CUexecAffinityType type, CUdevice device)
 {
     const struct device_config *config;

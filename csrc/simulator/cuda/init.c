@@ -41,23 +41,31 @@ static void watch_forks(void)
     pthread_atfork(lock_init, unlock_init, unlock_init);
 }
 
+/* A client of MPS sees only its server's devices. */
+static int keep_served(const struct mps_server *server, int *devices, int count)
+{
+    int kept = 0;
+
+    for (int i = 0; i < count; i++)
+        if (server->devices & UINT64_C(1) << devices[i])
+            devices[kept++] = devices[i];
+    return kept;
+}
+
 /* The first call decides; later changes of the environment have no effect. */
 static CUresult start(void)
 {
     int devices[CONFIG_DEVICES];
-    struct visible_mig mig = {0};
+    struct mps_server server;
+    int result = mps_connect(process.machine, &server);
     int count;
 
-    for (uint32_t gpu = 0; gpu < process.machine->config.device_count; gpu++) {
-        const struct mig_gpu *state = mig_hold(process.machine, gpu);
-
-        mig.enabled[gpu] = state->enabled;
-        mig.count += mig_units(state, &mig.units[mig.count]);
-        mig_release();
-    }
-    count = visible_devices(&process.machine->config, &mig, visible_list(), devices);
-
-    return count ? process_start(devices, count) : CUDA_ERROR_NO_DEVICE;
+    if (result)
+        return (CUresult) result;
+    count = visible_now(process.machine, devices);
+    if (server.connection >= 0)
+        count = keep_served(&server, devices, count);
+    return count ? process_start(devices, count, &server) : CUDA_ERROR_NO_DEVICE;
 }
 
 CUresult cuInit(unsigned int flags)

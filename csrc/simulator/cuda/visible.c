@@ -6,6 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "mig.h"
+
 enum { NONE = -1, SEVERAL = -2 };
 
 static const char VARIABLE[] = "CUDA_VISIBLE_DEVICES=";
@@ -115,4 +117,18 @@ int visible_devices(const struct machine_config *config, const struct visible_mi
             return hide_behind_instance(config, devices, count);
         list += length + 1;
     }
+}
+
+int visible_now(struct machine *machine, int *devices)
+{
+    struct visible_mig mig = {0};
+
+    for (uint32_t gpu = 0; gpu < machine->config.device_count; gpu++) {
+        const struct mig_gpu *state = mig_hold(machine, gpu);
+
+        mig.enabled[gpu] = state->enabled;
+        mig.count += mig_units(state, &mig.units[mig.count]);
+        mig_release();
+    }
+    return visible_devices(&machine->config, &mig, visible_list(), devices);
 }

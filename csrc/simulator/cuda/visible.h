@@ -3,7 +3,7 @@
 #ifndef PYVGPU_SIMULATOR_CUDA_VISIBLE_H
 #define PYVGPU_SIMULATOR_CUDA_VISIBLE_H
 
-#include "config.h"
+#include "machine.h"
 
 /* The devices in MIG mode, and all compute instances of the machine. */
 struct visible_mig {
@@ -20,6 +20,9 @@ struct visible_mig {
  */
 int visible_devices(const struct machine_config *config, const struct visible_mig *mig,
                     const char *list, int *devices);
+
+/* The same for the machine as it is now and the environment of this process. */
+int visible_now(struct machine *machine, int *devices);
 
 /* The variable's value in the environment as it is now; NULL if it is not set. */
 const char *visible_list(void);

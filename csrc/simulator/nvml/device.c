@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device.c -- properties of a device, from machine.conf: identity, PCI, architecture. */
 #include "api.h"
+#include "source.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -80,7 +81,8 @@ NUMBER(nvmlDeviceGetPowerSource, nvmlPowerSource_t, NVML_POWER_SOURCE_AC)
 NUMBER(nvmlDeviceGetDisplayMode, nvmlEnableState_t, NVML_FEATURE_DISABLED)
 NUMBER(nvmlDeviceGetDisplayActive, nvmlEnableState_t, NVML_FEATURE_DISABLED)
 NUMBER(nvmlDeviceGetPersistenceMode, nvmlEnableState_t, NVML_FEATURE_ENABLED)
-NUMBER_OF_ANY(nvmlDeviceGetComputeMode, nvmlComputeMode_t, NVML_COMPUTEMODE_DEFAULT)
+NUMBER_OF_ANY(nvmlDeviceGetComputeMode, nvmlComputeMode_t,
+              (nvmlComputeMode_t) source_compute_mode(device->index))
 NUMBER(nvmlDeviceGetVirtualizationMode, nvmlGpuVirtualizationMode_t,
        NVML_GPU_VIRTUALIZATION_MODE_NONE)
 NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, unsigned int, device->pcie_generation)

@@ -6,7 +6,7 @@
 #include "api.h"
 #include "source.h"
 
-enum nvml_list { NVML_LIST_COMPUTE, NVML_LIST_GRAPHICS, NVML_LIST_MPS };
+enum nvml_list { NVML_LIST_COMPUTE, NVML_LIST_GRAPHICS, NVML_LIST_MPS, NVML_LIST_ALL };
 
 /* Write process as entry number index of the array that the caller gave. */
 typedef void nvml_describe(void *entries, size_t index, const struct source_process *process);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* process.c -- processes on a device, their memory and utilization.
  *
- * A process is on the compute list of a device when it has a context there. There is no
- * graphics and no MPS on a simulated device: those lists are empty instead of an error, because
- * an error makes clients discard the other lists, too.
+ * A process is on the compute list of a device when it has a context there, or on the list of MPS
+ * if it is a client of a server; the server is on the compute list. There is no graphics on a
+ * simulated device: that list is empty instead of an error, because an error makes programs
+ * discard the other lists, too.
  */
 #include "lists.h"
 
@@ -23,6 +24,20 @@ nvmlReturn_t nvml_fit(unsigned int *count, size_t needed, const void *array)
     return NVML_SUCCESS;
 }
 
+/* Keep the processes that belong on the list; returns how many. */
+static size_t keep_listed(struct source_process *processes, size_t count, enum nvml_list kind)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        enum nvml_list its = processes[i].is_mps_client ? NVML_LIST_MPS : NVML_LIST_COMPUTE;
+
+        if (kind == NVML_LIST_ALL || kind == its)
+            processes[kept++] = processes[i];
+    }
+    return kept;
+}
+
 nvmlReturn_t nvml_list(nvmlDevice_t device, enum nvml_list kind, unsigned int *count, void *entries,
                        nvml_describe *describe)
 {
@@ -32,7 +47,7 @@ nvmlReturn_t nvml_list(nvmlDevice_t device, enum nvml_list kind, unsigned int *c
     struct source_process *found = calloc(SOURCE_PROCESSES, sizeof(*found));
     if (!found)
         return NVML_ERROR_MEMORY;
-    size_t needed = kind == NVML_LIST_COMPUTE ? source_processes(device->index, found) : 0;
+    size_t needed = keep_listed(found, source_processes(device->index, found), kind);
     nvmlReturn_t result = nvml_fit(count, needed, entries);
     for (size_t i = 0; result == NVML_SUCCESS && i < needed; i++)
         describe(entries, i, &found[i]);
@@ -103,9 +118,10 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
     REQUIRE_VERSION(list, nvmlProcessDetailList_v1);
     if (list->mode > 3) /* compute, graphics, MPS, all */
         return NVML_ERROR_INVALID_ARGUMENT;
-    bool compute = list->mode == 0 || list->mode == 3;
-    return nvml_list(device, compute ? NVML_LIST_COMPUTE : NVML_LIST_GRAPHICS,
-                     &list->numProcArrayEntries, list->procArray, describe_in_list);
+    static const enum nvml_list kinds[] = {NVML_LIST_COMPUTE, NVML_LIST_GRAPHICS, NVML_LIST_MPS,
+                                           NVML_LIST_ALL};
+    return nvml_list(device, kinds[list->mode], &list->numProcArrayEntries, list->procArray,
+                     describe_in_list);
 }
 
 /* Loads of the processes that had any since lastSeen: their number, and malloc'ed arrays. */

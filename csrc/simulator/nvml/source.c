@@ -114,6 +114,11 @@ bool source_mig(unsigned int device)
     return enabled;
 }
 
+unsigned int source_compute_mode(unsigned int device)
+{
+    return device < machine->config.device_count ? fault_compute_mode(device) : 0;
+}
+
 bool source_mig_is_possible(unsigned int device)
 {
     return device < machine->config.device_count && mig_is_possible(machine, device);
@@ -271,6 +276,7 @@ static bool read_slot(unsigned int device, uint32_t slot, struct source_process 
         .busy_ns = machine->state->lanes[device][slot].busy_ns,
         .gpu_instance = NVML_NO_INSTANCE,
         .compute_instance = NVML_NO_INSTANCE,
+        .is_mps_client = atomic_load(&machine->state->slots[slot].mps_server) != 0,
     };
     return true;
 }

@@ -22,6 +22,7 @@ struct source_process {
     uint64_t busy_ns; /* device time it has had so far */
     uint32_t gpu_instance;
     uint32_t compute_instance; /* NVML_NO_INSTANCE outside MIG */
+    bool is_mps_client;
 };
 
 /* How busy a device, or one process on it, was up to a moment. */
@@ -44,6 +45,9 @@ bool source_lost(unsigned int device);
 bool source_mig(unsigned int device);
 bool source_mig_is_hidden(unsigned int device);
 bool source_mig_is_possible(unsigned int device);
+
+/* The device's compute mode, as a fault says; else the default one. */
+unsigned int source_compute_mode(unsigned int device);
 
 /* Set the mode: SUCCESS, IN_USE, OPERATING_SYSTEM. */
 nvmlReturn_t source_set_mig(unsigned int device, bool enabled);

@@ -378,9 +378,81 @@ static void frequent_advances_change_nothing(void)
     CHECK("the same ends", !memcmp(seldom, often, sizeof(seldom)));
 }
 
+static void a_group_runs_together(void)
+{
+    uint64_t a, b, other;
+
+    begin();
+    model_join(&model, 0, 3, 0);
+    model_join(&model, 1, 3, 0);
+    a = submit(0, ORDERED, ENGINE_SM, 4 * MS, 60);
+    b = submit(1, ORDERED, ENGINE_SM, 4 * MS, 40);
+    advance(20 * MS);
+    CHECK_EQUAL("kernels of two lanes that fit run together", finished(0, a), 4 * MS);
+    CHECK_EQUAL("kernels of two lanes that fit run together", finished(1, b), 4 * MS);
+    CHECK_EQUAL("the device was busy once", device.busy_ns, 4 * MS);
+    CHECK_EQUAL("so was the leader", lanes[3].busy_ns, 4 * MS);
+    CHECK_EQUAL("each member has its time", lanes[0].busy_ns + lanes[1].busy_ns, 8 * MS);
+    CHECK_EQUAL("the load is the leader's", lanes[3].history[0].sm_ns, 4 * MS);
+    CHECK_EQUAL("and no member's", lanes[0].history[0].sm_ns, 0);
+    begin();
+    model_join(&model, 0, 3, 0);
+    model_join(&model, 1, 3, 0);
+    a = submit(0, ORDERED, ENGINE_SM, 4 * MS, 1);
+    b = submit(1, ORDERED, ENGINE_SM, 4 * MS, 1);
+    other = submit(2, ORDERED, ENGINE_SM, 4 * MS, 1);
+    advance(20 * MS);
+    CHECK_EQUAL("a lane outside has half of the time", finished(2, other), 7 * MS);
+    CHECK_EQUAL("the group the other half", finished(0, a), 8 * MS);
+    CHECK_EQUAL("for both of its lanes", finished(1, b), 8 * MS);
+}
+
+static void a_kernel_of_a_group_takes_what_is_left(void)
+{
+    uint64_t a, b, c;
+
+    begin();
+    model_join(&model, 0, 3, 0);
+    model_join(&model, 1, 3, 0);
+    a = submit(0, ORDERED, ENGINE_SM, 4 * MS, 75);
+    b = submit(1, ORDERED, ENGINE_SM, 4 * MS, 50);
+    advance(20 * MS);
+    CHECK_EQUAL("the first has all that it wants", finished(0, a), 4 * MS);
+    CHECK_EQUAL("the second half of that until then", finished(1, b), 6 * MS);
+    begin();
+    model_join(&model, 0, 3, 25);
+    a = submit(0, ORDERED, ENGINE_SM, 2 * MS, SMS);
+    b = submit(0, ORDERED + 1, ENGINE_SM, 2 * MS, 25);
+    advance(20 * MS);
+    CHECK_EQUAL("a quarter of the SMs takes four times as long", finished(0, a), 8 * MS);
+    CHECK_EQUAL("the limit is for all kernels of the lane", finished(0, b), 10 * MS);
+    begin();
+    model_join(&model, 0, 3, 0);
+    model_join(&model, 1, 3, 0);
+    a = submit(0, ORDERED, ENGINE_SM, 2 * MS, SMS);
+    b = submit(0, ORDERED, ENGINE_SM, 2 * MS, SMS);
+    c = submit(1, ORDERED, ENGINE_SM, 2 * MS, SMS);
+    advance(20 * MS);
+    CHECK_EQUAL("lanes of a group alternate", finished(0, a), 2 * MS);
+    CHECK_EQUAL("lanes of a group alternate", finished(1, c), 4 * MS);
+    CHECK_EQUAL("lanes of a group alternate", finished(0, b), 6 * MS);
+}
+
+static void a_lane_leaves_its_group_at_its_end(void)
+{
+    begin();
+    model_join(&model, 0, 3, 25);
+    model_reset_lane(&model, 0);
+    CHECK_EQUAL("no group", lanes[0].group, 0);
+    CHECK_EQUAL("no limit", lanes[0].limit, 0);
+}
+
 int main(void)
 {
     queue_is_in_order();
+    a_group_runs_together();
+    a_kernel_of_a_group_takes_what_is_left();
+    a_lane_leaves_its_group_at_its_end();
     kernels_overlap_as_sms_allow();
     copies_run_beside_kernels();
     lanes_are_time_sliced();

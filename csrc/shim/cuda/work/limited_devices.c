@@ -79,12 +79,12 @@ void pace_take_limits(const struct quota_limits *limits)
     skip_suspension(limits);
     for (unsigned i = 0; i < limits->device_count; i++) {
         const struct quota_device *device = &limits->devices[i];
-        uint32_t most = device->policy == POLICY_ELASTIC ? device->vcore_limit : device->vcore;
+        uint32_t own = device->policy == POLICY_MPS ? 100 : device->vcore;
+        uint32_t most = device->policy == POLICY_ELASTIC ? device->vcore_limit : own;
 
-        __atomic_store_n(&limited_devices[i].share.own, part_of_whole(device->vcore),
-                         __ATOMIC_RELAXED);
+        __atomic_store_n(&limited_devices[i].share.own, part_of_whole(own), __ATOMIC_RELAXED);
         __atomic_store_n(&limited_devices[i].share.limit, part_of_whole(most), __ATOMIC_RELAXED);
-        limited_devices[i].governor.unlimited = device->vcore >= 100;
+        limited_devices[i].governor.unlimited = own >= 100;
     }
     pace.gives_way = (limits->flags & QUOTA_LOW) != 0;
     limited_device_count = limits->device_count;

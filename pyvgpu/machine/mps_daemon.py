@@ -1,0 +1,261 @@
+"""The MPS control daemon of a device: find its program, start it, watch it, end it.
+
+One daemon for each device and user, with a folder of its own in the book of reservations. The runs
+that use it have reservations with isolation MPS on its device; the last of them ends it. Its
+servers belong to the user of its first client, and other users are refused before (admission).
+
+The daemon restarts a server that has ended, for the next client. A daemon that has ended is
+started again here. Neither brings back the programs that used it: they get an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import os
+import shutil
+import stat
+import subprocess
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyvgpu import errors, log, names, quota
+from pyvgpu.machine import mps_limits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pyvgpu.machine import holders, reservations
+
+PROGRAM = "nvidia-cuda-mps-control"
+PERIOD_SECONDS = 1.0  # between two looks at a daemon
+_PATIENCE_SECONDS = 10.0  # for one command
+_FAULT = "FAULT"
+_CALL = "get_default_active_thread_percentage"
+_LOCK_FILE = "lock"
+_SHOWN_LOG = 200  # characters
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Daemon:
+    """The control daemon of one device."""
+
+    program: Path
+    folder: Path  # its pipes and logs
+    uuid: str  # of the device
+    label: str
+    environment: Mapping[str, str]  # that the driver needs
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ServerState:
+    """The server of a daemon."""
+
+    pid: int  # 0: none has started yet
+    faulty: bool = False
+
+
+def find_program(libcuda: Path) -> Path:
+    """Return the control daemon of the driver with *libcuda*; UnavailableError if it is missing."""
+    beside = libcuda.parent / PROGRAM
+    if os.access(beside, os.X_OK):
+        return beside
+    found = shutil.which(PROGRAM, path="/usr/bin:/usr/local/bin:/bin:/usr/local/nvidia/bin")
+    if found is None:
+        raise errors.UnavailableError(
+            f"sharing mps: there is no {PROGRAM} beside {libcuda} or in /usr/bin; it is a part of "
+            "NVIDIA's driver for Linux, in some distributions a package of its own"
+        )
+    return Path(found)
+
+
+def folder_of(book: Path, uuid: str) -> Path:
+    """Return the folder of the daemon of the caller and a device."""
+    return book / f"{names.MPS_FOLDER}{os.geteuid()}-{uuid}"
+
+
+def ensure(daemon: Daemon) -> None:
+    """Start the daemon unless it answers; UnavailableError, with its own message, if it cannot."""
+    with _locked(daemon):
+        if _answers(daemon):
+            return
+        try:
+            started = subprocess.run(
+                [daemon.program, "-d"],
+                env={
+                    **daemon.environment,
+                    **_places(daemon),
+                    "CUDA_VISIBLE_DEVICES": daemon.uuid,
+                },
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                timeout=_PATIENCE_SECONDS,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as exc:
+            raise errors.UnavailableError(f"sharing mps: {daemon.program}: {exc}") from exc
+        if not _answers(daemon):
+            said = started.stderr.decode("utf-8", "replace").strip()
+            raise errors.UnavailableError(
+                f"sharing mps: the control daemon of {daemon.label} does not start: "
+                f"{said or _last_line(daemon, 'control.log') or 'it gives no reason'}"
+            )
+
+
+def server_state(daemon: Daemon) -> ServerState:
+    """Return the state of the daemon's server; UnavailableError if the daemon does not answer."""
+    pids = _send(daemon, "get_server_list").split()
+    if not pids:
+        return ServerState(0)
+    return ServerState(int(pids[-1]), _send(daemon, f"get_server_status {pids[-1]}").strip() == _FAULT)
+
+
+def end_if_unused(daemon: Daemon, books: reservations.Books) -> None:
+    """End the daemon and remove its folder, if no run of its device is left."""
+    with books.steady() as live:
+        if any(_uses(promise, daemon) for promise in live):
+            return
+        with contextlib.suppress(errors.UnavailableError, OSError), _locked(daemon):
+            with contextlib.suppress(errors.UnavailableError):
+                _send(daemon, "quit")
+            shutil.rmtree(daemon.folder, ignore_errors=True)
+
+
+class Watcher:
+    """Watches the daemon of a run in its own thread: reports the ends of servers, restarts it."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._server = ServerState(0)
+        self._complaint = ""
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="mps", daemon=True)
+
+    def start(self) -> None:
+        """Start the periodic checks; call this only after the last fork of this process."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the checks. Harmless if they were never started."""
+        self._stopped.set()
+        if self._thread.ident is not None:
+            self._thread.join(_PATIENCE_SECONDS)
+
+    def look(self) -> None:
+        """Check the daemon once."""
+        try:
+            state = server_state(self._daemon)
+        except errors.UnavailableError:
+            self._restart()
+            return
+        self._complaint = ""
+        before, self._server = self._server, state
+        if state.faulty and not before.faulty:
+            log.say(
+                f"a fatal error of one program ended all programs that MPS served on "
+                f"{self._daemon.label}{self._reason()}; new ones fail with error 807 until the "
+                "last of them has ended"
+            )
+        elif before.pid and state.pid != before.pid:
+            log.say(
+                f"the MPS server of {self._daemon.label} has ended{self._reason()}; programs that "
+                "used it get error 806 and must be started again; the next one gets a new server"
+            )
+
+    def _restart(self) -> None:
+        if self._stopped.is_set():
+            return
+        before, self._server = self._server, ServerState(0)
+        try:
+            ensure(self._daemon)
+        except errors.UnavailableError as exc:
+            if str(exc) != self._complaint:
+                log.say(str(exc))
+            self._complaint = str(exc)
+            return
+        lost = "; programs that used it get error 805 or 806 and must be started again"
+        log.say(
+            f"the MPS control daemon of {self._daemon.label} had ended and was started again"
+            + (lost if before.pid else "")
+        )
+
+    def _reason(self) -> str:
+        last = _last_line(self._daemon, "server.log")
+        return f" (server.log: {last})" if last else ""
+
+    def _run(self) -> None:
+        while not self._stopped.wait(PERIOD_SECONDS):
+            with contextlib.suppress(OSError):
+                self.look()
+
+
+def _uses(promise: holders.LiveReservation, daemon: Daemon) -> bool:
+    return promise.uid == os.geteuid() and any(
+        limits.uuid == daemon.uuid and limits.isolation is quota.Isolation.MPS
+        for limits in promise.limits.devices
+    )
+
+
+def _places(daemon: Daemon) -> dict[str, str]:
+    return {
+        mps_limits.PIPE_VARIABLE: str(daemon.folder),
+        mps_limits.LOG_VARIABLE: str(daemon.folder),
+    }
+
+
+def _send(daemon: Daemon, command: str) -> str:
+    """Return the daemon's answer to *command*; UnavailableError if there is none."""
+    try:
+        answered = subprocess.run(
+            [daemon.program],
+            env={**daemon.environment, **_places(daemon)},
+            input=f"{command}\n",
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PATIENCE_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        raise errors.UnavailableError(f"{daemon.program}: {exc}") from exc
+    # The supervisor's wait for all children may have taken the exit code.
+    if answered.stderr:
+        raise errors.UnavailableError(f"{daemon.program}: {answered.stderr.strip()}")
+    return answered.stdout
+
+
+def _answers(daemon: Daemon) -> bool:
+    try:
+        return bool(_send(daemon, _CALL).strip())
+    except errors.UnavailableError:
+        return False
+
+
+def _last_line(daemon: Daemon, name: str) -> str:
+    try:
+        lines = (daemon.folder / name).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    return log.printable(lines[-1][:_SHOWN_LOG]) if lines else ""
+
+
+@contextlib.contextmanager
+def _locked(daemon: Daemon) -> Iterator[None]:
+    """Hold the lock of the daemon's folder, which is created if it is missing."""
+    with contextlib.suppress(FileExistsError):
+        daemon.folder.mkdir(mode=0o700)
+    found = daemon.folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise errors.UnavailableError(
+            f"{daemon.folder}: must be a folder of user {os.geteuid()}; remove it"
+        )
+    file = os.open(daemon.folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(file)

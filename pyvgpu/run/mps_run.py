@@ -1,0 +1,86 @@
+"""MPS for one run: checks its device, starts the daemon, and gives the run's programs their limits.
+
+Programs whose quota is under MPS do not start outside it: the shim asks the driver.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from pyvgpu import log, nvml, quota
+from pyvgpu.machine import mps_daemon, mps_limits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from pyvgpu.machine import holders, reservations
+
+_PROHIBITED = 2  # NVML_COMPUTEMODE_PROHIBITED
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MpsRun:
+    """MPS of a run; without MPS all of it does nothing."""
+
+    books: reservations.Books
+    variables: Mapping[str, str]  # of the environment of the run's programs
+    daemon: mps_daemon.Daemon | None = None
+    watcher: mps_daemon.Watcher | None = None
+
+    def start(self) -> None:
+        """Start to watch the daemon; call this only after the last fork of this process."""
+        if self.watcher is not None:
+            self.watcher.start()
+
+    def stop(self) -> None:
+        """Stop to watch it."""
+        if self.watcher is not None:
+            self.watcher.stop()
+
+    def end(self) -> None:
+        """End the daemon if no run needs it; the reservation of this one is gone."""
+        if self.daemon is not None:
+            mps_daemon.end_if_unused(self.daemon, self.books)
+
+
+def open_for(
+    libcuda: Path,
+    environment: Mapping[str, str],
+    made: holders.Made,
+    books: reservations.Books,
+    read_facts: Callable[[str], mps_limits.DeviceFacts],
+) -> MpsRun:
+    """Start the daemon for a run whose reservation is under MPS; UnavailableError.
+
+    *environment* has the variables that the driver needs; *read_facts* takes a device's UUID.
+    """
+    share = made.share
+    if share.isolation is not quota.Isolation.MPS:
+        return MpsRun(books, {})
+    program = mps_daemon.find_program(libcuda)
+    facts = read_facts(share.device.uuid)
+    mps_limits.check_device(facts, share.device.label)
+    limit = mps_limits.limit_sms(share.vcore, facts)
+    if limit.lowered:
+        log.say(mps_limits.describe_lowered(share.vcore, limit, share.device.label))
+    daemon = mps_daemon.Daemon(
+        program,
+        mps_daemon.folder_of(made.folder.parent, share.device.uuid),
+        share.device.uuid,
+        share.device.label,
+        environment,
+    )
+    mps_daemon.ensure(daemon)
+    variables = mps_limits.variables(share, limit, daemon.folder)
+    return MpsRun(books, variables, daemon, mps_daemon.Watcher(daemon))
+
+
+def read_facts(uuid: str) -> mps_limits.DeviceFacts:
+    """Read a device's facts, in a session with NVML; NVMLError."""
+    return mps_limits.DeviceFacts(
+        nvml.compute_mode(uuid) == _PROHIBITED,
+        nvml.compute_capability(uuid),
+        nvml.multiprocessors(uuid),
+    )

@@ -155,6 +155,7 @@ def documents(devices: Sequence[DeviceView]) -> list[dict[str, object]]:
             "vcore": part.limits.vcore,
             "vcore_limit": part.limits.vcore_limit,
             "policy": part.limits.policy.name.lower(),
+            "isolation": part.limits.isolation.name.lower(),
             "priority": part.priority.name.lower(),
             "vmemory_bytes": part.limits.vmemory,
             "held_bytes": part.held,

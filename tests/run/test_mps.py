@@ -1,0 +1,340 @@
+"""`pyvgpu run --sharing mps`: the daemon, its limits, the shim's quota, and what fails."""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import checkpoints
+import mps_room
+import pytest
+from waiting import wait_until
+
+from pyvgpu import errors, quota, shim
+from pyvgpu.device import Device
+from pyvgpu.machine import mps_daemon, mps_limits, reservations
+from pyvgpu.share import MPS_SERVER_BYTES, Share
+from pyvgpu.simulation import simulator
+
+from .conftest import promised
+
+MIB, GIB = 1 << 20, 1 << 30
+OUT_OF_MEMORY, NOT_PERMITTED, RPC_FAILURE = 2, 800, 806
+CLIENT = checkpoints.SERVER + checkpoints.TARGET + mps_room.CLIENT + checkpoints.LOOP
+HELD = "2GiB"
+
+
+@pytest.fixture(name="machine")
+def fixture_machine(runner):
+    return simulator.open_machine("h100", runner.machines)
+
+
+def mps_folders(machine):
+    uuid = machine.devices[0].uuid
+    return [folder for book in reservations.Books().paths for folder in book.glob(f"mps-*-{uuid}")]
+
+
+def daemon_of(machine):
+    (folder,) = mps_folders(machine)
+    return mps_room.Daemon(folder, machine)
+
+
+@contextlib.contextmanager
+def tenant(runner, name, *options):
+    """Run a program that executes lines."""
+    arguments = ("--sharing", "mps", "--vmemory", HELD, "--name", name, *options)
+    with runner.started(*arguments, "--", sys.executable, "-c", CLIENT) as process:
+        yield checkpoints.Lines(process)
+
+
+def test_a_program_has_its_part_of_the_sms_and_its_memory(runner, name, machine):
+    with tenant(runner, name, "--vcore", "50") as program:
+        program.send("context(); answer([enabled(), sms(), allocate(1 << 30), allocate(1 << 30)])")
+        assert program.answer() == [1, 66, 0, OUT_OF_MEMORY]
+        variables = program.ask("{k: v for k, v in os.environ.items() if k.startswith('CUDA_')}")
+        assert variables["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "50"
+        assert variables["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=2048M"
+        listed = runner.listed(name)
+        held = GIB + machine.devices[0].context_bytes
+        assert (listed["isolation"], listed["vcore"], listed["held_bytes"]) == ("mps", 50, held)
+
+
+def test_the_quota_bounds_the_sum_over_the_processes(runner, name):
+    """MPS's own limit is one of each process, so two would have twice as much."""
+    two = (
+        "import subprocess, sys\n"
+        "made = [subprocess.Popen([sys.executable, '-c', sys.argv[1]], stdin=-1, stdout=-1, "
+        "text=True) for _ in range(2)]\n"
+        "for one in made:\n"
+        "    one.stdout.readline()\n"
+        "    one.stdin.write('context(); answer(allocate(900 << 20))\\n')\n"
+        "    one.stdin.flush()\n"
+        "    print(one.stdout.readline().strip(), flush=True)\n"
+    )
+    done = runner(
+        *("--sharing", "mps", "--vmemory", HELD, "--name", name),
+        *("--", sys.executable, "-c", two, CLIENT),
+    )
+    assert done.stdout.split() == ["0", str(OUT_OF_MEMORY)], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("vcore", "sms"),
+    [pytest.param(40, 34, id="lowered"), pytest.param(25, 32, id="kept")],
+)
+def test_sms_that_are_doubtful_on_hopper_are_lowered_and_said(runner, name, vcore, sms):
+    done = runner(
+        *("--sharing", "mps", "--vcore", vcore, "--name", name, "--", sys.executable, "-c"),
+        CLIENT.replace("answer(\"ready\")", "context(); answer(sms())"),
+    )
+    assert done.stdout.split()[0] == str(sms), done.stderr
+    assert ("instead of 40: 34 SMs" in done.stderr) is (vcore == 40)
+
+
+def test_a_program_that_would_not_be_in_mps_does_not_start(runner, name):
+    init = CLIENT.replace("answer(\"ready\")", "answer(cuda.cuInit(0))")
+    for unset, said in (
+        ("CUDA_MPS_PIPE_DIRECTORY", "the driver does not use MPS"),
+        ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "must be above 0 and at most 50"),
+    ):
+        done = runner(
+            *("--sharing", "mps", "--vcore", "50", "--vmemory", HELD, "--name", name),
+            *("--", "env", "-u", unset, sys.executable, "-c", init),
+        )
+        assert done.stdout.split() == [str(NOT_PERMITTED)], unset
+        assert said in done.stderr
+    done = runner(
+        *("--sharing", "mps", "--vcore", "50", "--vmemory", HELD, "--name", name),
+        *("--", "env", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=60", sys.executable, "-c", init),
+    )
+    assert done.stdout.split() == [str(NOT_PERMITTED)]
+
+
+def test_an_index_of_the_user_does_not_hide_the_device(runner, name):
+    done = runner(
+        *("--sharing", "mps", "--vmemory", HELD, "--name", name, "--", "env"),
+        *("CUDA_VISIBLE_DEVICES=0", sys.executable, "-c"),
+        CLIENT.replace("answer(\"ready\")", "context(); answer(enabled())"),
+    )
+    assert done.stdout.split() == ["1"], done.stderr
+
+
+def test_the_last_run_ends_the_daemon(runner, name, machine):
+    with tenant(runner, name, "--vcore", "30") as first:
+        with tenant(runner, f"{name}-2", "--vcore", "30") as second:
+            for program in (first, second):
+                program.send("context(); answer(enabled())")
+                assert program.answer() == 1
+            assert daemon_of(machine).ask("get_server_list")
+            second.process.stdin.close()
+            assert second.process.wait(60) == 0
+        assert daemon_of(machine).ask("get_server_list")
+        assert first.ask("allocate(1)") == 0
+        first.process.stdin.close()
+        assert first.process.wait(60) == 0
+    assert mps_folders(machine) == []
+
+
+def test_the_daemon_ends_when_the_supervisor_was_killed(runner, name, machine):
+    with tenant(runner, name) as program:
+        program.send("context(); answer(enabled())")
+        assert program.answer() == 1
+        pid = daemon_of(machine).pid
+        program.process.kill()
+    wait_until(lambda: not Path(f"/proc/{pid}/exe").exists())
+    wait_until(lambda: mps_folders(machine) == [])
+
+
+def test_runs_of_a_device_share_it_by_one_means(runner, name):
+    with tenant(runner, name, "--vcore", "30"):
+        done = runner("--vmemory", HELD, "--", "true")
+        assert done.returncode == 69
+        assert f"{name} uses device 0 (pyvgpu simulated H100) with sharing mps" in done.stderr
+    with runner.started("--vmemory", HELD, "--name", name, "--", "cat") as process:
+        wait_until(lambda: promised(name))
+        done = runner("--sharing", "mps", "--vmemory", HELD, "--", "true")
+        assert done.returncode == 69
+        assert f"{name} uses device 0 (pyvgpu simulated H100) with sharing quota" in done.stderr
+        process.stdin.close()
+        process.wait(60)
+
+
+def test_the_end_of_a_server_is_said_and_the_next_program_has_another(runner, name, machine):
+    with tenant(runner, name) as program:
+        program.send("context(); answer(enabled())")
+        assert program.answer() == 1
+        daemon = daemon_of(machine)
+        server = daemon.server
+        watched = mps_daemon.Watcher(watched_daemon(daemon))
+        watched.look()
+        os.kill(server, signal.SIGKILL)
+        wait_until(lambda: program.ask("allocate(1)") == RPC_FAILURE)
+        program.send(
+            "import subprocess; answer(subprocess.run([sys.executable, '-c', "
+            f"{CLIENT!r}], stdin=subprocess.DEVNULL, stdout=-1).returncode)"
+        )
+        assert program.answer() == 0
+        said = program.process.stderr.readline()
+        while "has ended" not in said:
+            said = program.process.stderr.readline()
+    assert re.search(rf"server\.log: .*Server {server} exited with signal 9", said)
+    assert "error 806 and must be started again" in said
+
+
+def watched_daemon(daemon):
+    return mps_daemon.Daemon(
+        mps_room.PROGRAM,
+        daemon.folder,
+        daemon.machine.devices[0].uuid,
+        "device 0",
+        daemon.machine.environment,
+    )
+
+
+def test_a_daemon_that_has_ended_is_started_again(runner, name, machine):
+    with tenant(runner, name) as program:
+        program.send("context(); answer(enabled())")
+        assert program.answer() == 1
+        daemon = daemon_of(machine)
+        before = daemon.pid
+        os.kill(before, signal.SIGKILL)
+        said = program.process.stderr.readline()
+        while "was started again" not in said:
+            said = program.process.stderr.readline()
+        assert daemon.pid != before
+        wait_until(lambda: program.ask("allocate(1)") == RPC_FAILURE)
+        with daemon.client() as client:
+            assert client.ask("cuda.cuInit(0)") == 0
+
+
+def test_a_fatal_error_is_said_once(capsys, machine, tmp_path):
+    with (
+        mps_room.daemon(machine, tmp_path / "mps") as daemon,
+        daemon.client() as one,
+        daemon.client() as two,
+    ):
+        for client in (one, two):
+            client.send("context(); answer(allocate(1))")
+            assert client.answer() == 0
+        watcher = mps_daemon.Watcher(watched_daemon(daemon))
+        watcher.look()
+        assert capsys.readouterr().err == ""
+        assert one.ask("crash()") == 700
+        watcher.look()
+        watcher.look()
+    said = capsys.readouterr().err
+    assert said.count("a fatal error of one program ended all programs") == 1
+
+
+def test_a_device_that_prohibits_processes_is_refused(runner, machine):
+    simulator.set_faults(machine, "compute_mode 0 2")
+    done = runner("--sharing", "mps", "--vmemory", HELD, "--", "true")
+    assert done.returncode == 69
+    assert "the compute mode of device 0 (pyvgpu simulated H100) is PROHIBITED" in done.stderr
+    assert mps_folders(machine) == []
+
+
+def test_a_driver_without_the_daemon_is_refused(runner, machine, tmp_path, monkeypatch):
+    folder = tmp_path / "driver"
+    folder.mkdir()
+    for library in shim.simulator_libraries().glob("lib*"):
+        shutil.copy2(library, folder)
+    if mps_daemon.shutil.which("nvidia-cuda-mps-control", path="/usr/bin:/usr/local/bin:/bin"):
+        pytest.skip("this machine has NVIDIA's")
+    done = subprocess.run(
+        [*runner.command()[:2], "--driver-libraries", folder, "--sharing", "mps", "--", "true"],
+        env={**runner.environment, **machine.environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 69
+    assert "there is no nvidia-cuda-mps-control beside" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--policy", "elastic", "--vcore", "50"), "must be hard under MPS"),
+        (("--priority", "low"), "must be normal under MPS"),
+    ],
+)
+def test_options_of_time_are_refused(runner, options, said):
+    done = runner("--sharing", "mps", *options, "--", "true")
+    assert done.returncode == 64
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize("text", ["", "MPS", "mig", "hardware"])
+def test_another_sharing_is_refused(runner, text):
+    done = runner("--sharing", text, "--", "true")
+    assert done.returncode == 64
+    assert "must be quota or mps, such as quota" in done.stderr
+
+
+def test_only_less_memory_can_be_set(runner, name):
+    def set_to(*arguments):
+        return subprocess.run(
+            [runner.command()[0], "set", name, *arguments],
+            env=runner.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    with tenant(runner, name, "--vcore", "50"):
+        wait_until(lambda: all((x / "control").exists() for x in promised(name)))
+        assert "under MPS only --vmemory can change" in set_to("--vcore", "60").stderr
+        assert "must be at most 2GiB under MPS" in set_to("--vmemory", "3GiB").stderr
+        assert set_to("--vmemory", "1GiB").returncode == 0
+
+
+def test_the_server_has_room_of_its_own(runner, machine):
+    done = runner("--sharing", "mps", "--vmemory", machine.devices[0].memory_bytes, "--", "true")
+    assert done.returncode == 64
+    assert "valid would be" in done.stderr
+    whole = machine.devices[0].memory_bytes - MPS_SERVER_BYTES
+    assert runner("--sharing", "mps", "--vmemory", whole, "--", "true").returncode == 0
+
+
+FACTS = mps_limits.DeviceFacts(False, (9, 0), 132)
+A100 = mps_limits.DeviceFacts(False, (8, 0), 108)
+
+
+@pytest.mark.parametrize(
+    ("vcore", "facts", "percent", "sms"),
+    [
+        pytest.param(100, FACTS, 100, 132, id="all"),
+        pytest.param(1, FACTS, 1, 8, id="the least of Hopper"),
+        pytest.param(50, FACTS, 50, 66, id="above no doubtful one"),
+        pytest.param(90, FACTS, 90, 118, id="the first behind the doubtful ones"),
+        pytest.param(89, FACTS, 51, 66, id="doubtful: 116"),
+        pytest.param(30, FACTS, 26, 34, id="doubtful: 38"),
+        pytest.param(20, FACTS, 13, 16, id="doubtful: 26"),
+        pytest.param(30, A100, 30, 32, id="not on other devices"),
+        pytest.param(1, A100, 1, 2, id="the least of others"),
+    ],
+)
+def test_vcore_is_a_percentage_of_the_sms(vcore, facts, percent, sms):
+    limit = mps_limits.limit_sms(vcore, facts)
+    assert (limit.percent, limit.sms, limit.lowered) == (percent, sms, percent < vcore)
+
+
+def test_a_device_before_volta_is_refused():
+    old = mps_limits.DeviceFacts(False, (6, 1), 20)
+    with pytest.raises(errors.UnavailableError, match=r"6\.1; must be at least 7\.0"):
+        mps_limits.check_device(old, "device 0")
+
+
+def test_the_memory_limit_is_not_below_the_quota():
+    device = Device("GPU-00000000-0000-0000-0000-000000000001", 0, "H100", 80 * GIB, GIB)
+    share = Share(device, 100, 2 * GIB + 1, isolation=quota.Isolation.MPS)
+    found = mps_limits.variables(share, mps_limits.limit_sms(100, FACTS), Path("/pipe"))
+    assert found == {
+        "CUDA_MPS_PIPE_DIRECTORY": "/pipe",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=2049M",
+    }

@@ -29,6 +29,11 @@ class MpsRun:
     daemon: mps_daemon.Daemon | None = None
     watcher: mps_daemon.Watcher | None = None
 
+    def ensure(self) -> None:
+        """Start the daemon unless it runs; UnavailableError."""
+        if self.daemon is not None:
+            mps_daemon.ensure(self.daemon)
+
     def start(self) -> None:
         """Start to watch the daemon; call this only after the last fork of this process."""
         if self.watcher is not None:
@@ -45,14 +50,14 @@ class MpsRun:
             mps_daemon.end_if_unused(self.daemon, self.books)
 
 
-def open_for(
+def prepare(
     libcuda: Path,
     environment: Mapping[str, str],
     made: holders.Made,
     books: reservations.Books,
     read_facts: Callable[[str], mps_limits.DeviceFacts],
 ) -> MpsRun:
-    """Start the daemon for a run whose reservation is under MPS; UnavailableError.
+    """Check whether a run whose reservation is under MPS can have it; UnavailableError.
 
     *environment* has the variables that the driver needs; *read_facts* takes a device's UUID.
     """
@@ -72,7 +77,6 @@ def open_for(
         share.device.label,
         environment,
     )
-    mps_daemon.ensure(daemon)
     variables = mps_limits.variables(share, limit, daemon.folder)
     return MpsRun(books, variables, daemon, mps_daemon.Watcher(daemon))
 

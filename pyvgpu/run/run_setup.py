@@ -168,7 +168,7 @@ def opened(plan: RunPlan) -> Iterator[OpenRun]:
     try:
         if plan.user is not None:
             os.chown(made.folder / names.USAGE_FILE, plan.user, -1, follow_symlinks=False)
-        mps = mps_run.open_for(
+        mps = mps_run.prepare(
             base.driver.libcuda,
             variables(base),
             made,
@@ -223,6 +223,7 @@ def opened(plan: RunPlan) -> Iterator[OpenRun]:
             mover.start(worker, asked.host_memory)
 
     try:
+        mps.ensure()
         yield OpenRun(
             made, run_tree, limit, change, attendant.look, start_threads, mps.variables, mover
         )

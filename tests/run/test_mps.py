@@ -149,16 +149,18 @@ def test_the_daemon_ends_when_the_supervisor_was_killed(runner, name, machine):
     wait_until(lambda: mps_folders(machine) == [])
 
 
-def test_runs_of_a_device_share_it_by_one_means(runner, name):
+def test_runs_of_a_device_share_it_by_one_means(runner, name, machine):
     with tenant(runner, name, "--vcore", "30"):
         done = runner("--vmemory", HELD, "--", "true")
         assert done.returncode == 69
         assert f"{name} uses device 0 (pyvgpu simulated H100) with sharing mps" in done.stderr
-    with runner.started("--vmemory", HELD, "--name", name, "--", "cat") as process:
-        wait_until(lambda: promised(name))
+    wait_until(lambda: mps_folders(machine) == [])
+    other = f"{name}-2"
+    with runner.started("--vmemory", HELD, "--name", other, "--", "cat") as process:
+        wait_until(lambda: promised(other))
         done = runner("--sharing", "mps", "--vmemory", HELD, "--", "true")
         assert done.returncode == 69
-        assert f"{name} uses device 0 (pyvgpu simulated H100) with sharing quota" in done.stderr
+        assert f"{other} uses device 0 (pyvgpu simulated H100) with sharing quota" in done.stderr
         process.stdin.close()
         process.wait(60)
 

@@ -26,6 +26,7 @@ MIB, GIB = 1 << 20, 1 << 30
 OUT_OF_MEMORY, NOT_PERMITTED, RPC_FAILURE = 2, 800, 806
 CLIENT = checkpoints.SERVER + checkpoints.TARGET + mps_room.CLIENT + checkpoints.LOOP
 HELD = "2GiB"
+INIT = CLIENT.replace('answer("ready")', "answer(cuda.cuInit(0))")
 
 
 @pytest.fixture(name="machine")
@@ -47,7 +48,7 @@ def daemon_of(machine):
 def tenant(runner, name, *options):
     """Run a program that executes lines."""
     arguments = ("--sharing", "mps", "--vmemory", HELD, "--name", name, *options)
-    with runner.started(*arguments, "--", sys.executable, "-c", CLIENT) as process:
+    with runner.started(*arguments, "--", sys.executable, "-c", CLIENT, INIT) as process:
         yield checkpoints.Lines(process)
 
 
@@ -89,27 +90,26 @@ def test_the_quota_bounds_the_sum_over_the_processes(runner, name):
 def test_sms_that_are_doubtful_on_hopper_are_lowered_and_said(runner, name, vcore, sms):
     done = runner(
         *("--sharing", "mps", "--vcore", vcore, "--name", name, "--", sys.executable, "-c"),
-        CLIENT.replace("answer(\"ready\")", "context(); answer(sms())"),
+        CLIENT.replace('answer("ready")', "context(); answer(sms())"),
     )
     assert done.stdout.split()[0] == str(sms), done.stderr
     assert ("instead of 40: 34 SMs" in done.stderr) is (vcore == 40)
 
 
 def test_a_program_that_would_not_be_in_mps_does_not_start(runner, name):
-    init = CLIENT.replace("answer(\"ready\")", "answer(cuda.cuInit(0))")
     for unset, said in (
         ("CUDA_MPS_PIPE_DIRECTORY", "the driver does not use MPS"),
         ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "must be above 0 and at most 50"),
     ):
         done = runner(
             *("--sharing", "mps", "--vcore", "50", "--vmemory", HELD, "--name", name),
-            *("--", "env", "-u", unset, sys.executable, "-c", init),
+            *("--", "env", "-u", unset, sys.executable, "-c", INIT),
         )
         assert done.stdout.split() == [str(NOT_PERMITTED)], unset
         assert said in done.stderr
     done = runner(
         *("--sharing", "mps", "--vcore", "50", "--vmemory", HELD, "--name", name),
-        *("--", "env", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=60", sys.executable, "-c", init),
+        *("--", "env", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=60", sys.executable, "-c", INIT),
     )
     assert done.stdout.split() == [str(NOT_PERMITTED)]
 
@@ -118,7 +118,7 @@ def test_an_index_of_the_user_does_not_hide_the_device(runner, name):
     done = runner(
         *("--sharing", "mps", "--vmemory", HELD, "--name", name, "--", "env"),
         *("CUDA_VISIBLE_DEVICES=0", sys.executable, "-c"),
-        CLIENT.replace("answer(\"ready\")", "context(); answer(enabled())"),
+        CLIENT.replace('answer("ready")', "context(); answer(enabled())"),
     )
     assert done.stdout.split() == ["1"], done.stderr
 
@@ -165,26 +165,36 @@ def test_runs_of_a_device_share_it_by_one_means(runner, name, machine):
         process.wait(60)
 
 
-def test_the_end_of_a_server_is_said_and_the_next_program_has_another(runner, name, machine):
+def test_the_end_of_a_server_is_said(capsys, machine, tmp_path):
+    with mps_room.daemon(machine, tmp_path / "mps") as daemon, daemon.client() as client:
+        client.send("context(); answer(enabled())")
+        assert client.answer() == 1
+        watcher = mps_daemon.Watcher(watched_daemon(daemon))
+        watcher.look()
+        server = daemon.server
+        os.kill(server, signal.SIGKILL)
+        wait_until(lambda: client.ask("allocate(1)") == RPC_FAILURE)
+        watcher.look()
+        watcher.look()
+    said = capsys.readouterr().err
+    assert re.fullmatch(
+        rf"pyvgpu: the MPS server of device 0 has ended \(server\.log: .* Server {server} exited "
+        r"with signal 9\); programs that used it get error 806 .*\n",
+        said,
+    ), said
+
+
+def test_the_next_program_of_a_run_has_another_server(runner, name, machine):
     with tenant(runner, name) as program:
         program.send("context(); answer(enabled())")
         assert program.answer() == 1
-        daemon = daemon_of(machine)
-        server = daemon.server
-        watched = mps_daemon.Watcher(watched_daemon(daemon))
-        watched.look()
-        os.kill(server, signal.SIGKILL)
+        os.kill(daemon_of(machine).server, signal.SIGKILL)
         wait_until(lambda: program.ask("allocate(1)") == RPC_FAILURE)
         program.send(
-            "import subprocess; answer(subprocess.run([sys.executable, '-c', "
-            f"{CLIENT!r}], stdin=subprocess.DEVNULL, stdout=-1).returncode)"
+            "import subprocess; answer(subprocess.run([sys.executable, '-c', sys.argv[1]], "
+            "stdin=subprocess.DEVNULL, stdout=-1).stdout.decode())"
         )
-        assert program.answer() == 0
-        said = program.process.stderr.readline()
-        while "has ended" not in said:
-            said = program.process.stderr.readline()
-    assert re.search(rf"server\.log: .*Server {server} exited with signal 9", said)
-    assert "error 806 and must be started again" in said
+        assert program.answer() == "0\n"
 
 
 def watched_daemon(daemon):

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import log, quota
+from pyvgpu import log, names, quota
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,8 +78,17 @@ def note(devices: Sequence[DeviceView]) -> str:
     return "\n".join(lines)
 
 
+def isolation(device: DeviceView, part: RunShare) -> quota.Isolation:
+    """Return the means that hold a run to its quota: a MIG device has hardware of its own."""
+    if device.uuid.startswith(names.MIG_UUID_PREFIX):
+        return quota.Isolation.HARDWARE
+    return part.limits.isolation
+
+
 def vcore(part: RunShare) -> str:
-    """Format a run's quota of device time, and its priority if it is not normal."""
+    """Format a run's vcore: device time, with its priority if it is not normal, or SMs by MPS."""
+    if part.limits.isolation is quota.Isolation.MPS:
+        return f"{_vcore(part)} mps"
     if part.priority is quota.Priority.NORMAL:
         return _vcore(part)
     return f"{_vcore(part)} {part.priority.name.lower()}"
@@ -155,7 +164,7 @@ def documents(devices: Sequence[DeviceView]) -> list[dict[str, object]]:
             "vcore": part.limits.vcore,
             "vcore_limit": part.limits.vcore_limit,
             "policy": part.limits.policy.name.lower(),
-            "isolation": part.limits.isolation.name.lower(),
+            "isolation": isolation(device, part).name.lower(),
             "priority": part.priority.name.lower(),
             "vmemory_bytes": part.limits.vmemory,
             "held_bytes": part.held,

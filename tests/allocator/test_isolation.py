@@ -10,11 +10,15 @@ from pyvgpu.allocator import isolation
         pytest.param({}, quota.Isolation.QUOTA, id="none"),
         pytest.param({"pyvgpu.io/isolation": "quota"}, quota.Isolation.QUOTA, id="quota"),
         pytest.param({"pyvgpu.io/isolation": "hardware"}, quota.Isolation.HARDWARE, id="hardware"),
-        pytest.param({"pyvgpu.io/isolation": "mps"}, quota.Isolation.MPS, id="mps"),
     ],
 )
 def test_an_annotation_names_the_isolation(annotations, read):
     assert isolation.read(annotations) is read
+
+
+def test_mps_is_refused_in_a_cluster():
+    with pytest.raises(errors.UsageError, match="mps: must be quota or hardware in a cluster"):
+        isolation.read({"pyvgpu.io/isolation": "mps"})
 
 
 @pytest.mark.parametrize("text", ["", "MPS", "mig", "2"])

@@ -2,10 +2,10 @@
 
     python benchmarks/isolation.py [--json]
 
-Each tenant launches the same kernels, all at once, and reads from the device's own clock when each
-ran; so a busy host changes little. Printed for the time during which both had work: kernels of each
-tenant in percent of what it does alone on the whole device, and how long one kernel took, relative
-to alone. The tenants are equal; their kernels use a quarter of the SMs, or all.
+Each tenant launches the same kernels, all at once, and reads from the device's own clock when
+they ran; so a busy host changes little. Printed for the time during which both had work: kernels of
+each tenant in percent of what it does alone on the whole device, and how long one kernel took,
+relative to alone. The tenants are equal; their kernels use a quarter of the SMs, or all.
 """
 
 from __future__ import annotations
@@ -19,10 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parent.parent / "tests" / "support")]
-
-import machine_room
-
+from pyvgpu.replay import environments
 from pyvgpu.simulation import simulator
 
 KERNEL_NS = 2_000_000
@@ -96,7 +93,8 @@ def run(means: Means, sms: int) -> list[Seen]:
     ns = KERNEL_NS * max(1, sms / INSTANCE_SMS) if "mig" in means.machine else KERNEL_NS
     program = [sys.executable, "-c", TENANT, str(round(ns)), str(2 * sms), str(KERNELS)]
     with tempfile.TemporaryDirectory(prefix="pyvgpu-isolation-") as place:
-        started = [_start(means, options, program, Path(place)) for options in means.options]
+        libraries = environments.bare(Path(place))
+        started = [_start(means, options, program, libraries) for options in means.options]
         for process in started:
             if process.stdout is None or process.stdout.readline() != "ready\n":
                 raise SystemExit(f"{means.name}: a tenant did not start")
@@ -112,16 +110,18 @@ def run(means: Means, sms: int) -> list[Seen]:
 
 
 def _start(
-    means: Means, options: tuple[str, ...] | None, program: list[str], place: Path
+    means: Means, options: tuple[str, ...] | None, program: list[str], libraries: Path
 ) -> subprocess.Popen[str]:
+    place = libraries.parent
     machine = simulator.open_machine(means.machine, place)
-    environment = machine_room.environment(machine)
+    environment = environments.clean(machine)
     command = program
     if options is not None:
         pyvgpu = [str(Path(sys.executable).parent / "pyvgpu"), "run"]
         command = [*pyvgpu, "--simulate", means.machine, *options, "--", *program]
-        environment.pop("LD_LIBRARY_PATH")
         environment.update(PYVGPU_SIMULATED_MACHINES=str(place), XDG_CACHE_HOME=str(place))
+    else:
+        environment["LD_LIBRARY_PATH"] = str(libraries)
     return subprocess.Popen(
         command,
         env=environment,

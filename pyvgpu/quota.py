@@ -88,7 +88,6 @@ class Quota:
                 f"--vcore-limit {self.vcore_limit} --policy elastic"
             )
 
-
     def _check_mps(self) -> None:
         """Under MPS vcore is a part of the SMs: the options of time have no meaning."""
         if self.isolation is not Isolation.MPS:

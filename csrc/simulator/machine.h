@@ -39,8 +39,9 @@ struct machine_slot {
     uint64_t start_time_ns; /* CLOCK_REALTIME */
     uint64_t memory_files;  /* bit per device for which a file with a name may be there */
     uint64_t pid_namespace;
-    _Atomic uint32_t mps_server; /* the slot of the MPS server that it is a client of, + 1; 0: none */
-    _Atomic uint32_t mps_error;  /* a CUresult that its calls return from now on; see mps.h */
+    _Atomic uint32_t
+        mps_server; /* the slot of the MPS server that it is a client of, + 1; 0: none */
+    _Atomic uint32_t mps_error; /* a CUresult that its calls return from now on; see mps.h */
     uint64_t unused[2];
 };
 
@@ -147,7 +148,7 @@ struct machine {
     struct machine_config config;
     char folder[MACHINE_PATH];
     struct machine_state *state;
-    struct machine_checkpoint *own; /* this process's; NULL before cuInit */
+    struct machine_checkpoint *own;         /* this process's; NULL before cuInit */
     uint64_t memory_limits[CONFIG_DEVICES]; /* of this process as a client of MPS; 0: none */
 };
 

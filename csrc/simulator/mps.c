@@ -59,8 +59,8 @@ static int greet(int connection, struct mps_server *server)
         return MPS_CONNECTION_FAILED;
     if (sscanf(line, "error %d", &code) == 1)
         return code;
-    if (sscanf(line, "server %" SCNu32 " %" SCNx64 " %lf %" SCNu64, &server->slot,
-               &server->devices, &server->percent, &server->memory_mib) != 4 ||
+    if (sscanf(line, "server %" SCNu32 " %" SCNx64 " %lf %" SCNu64, &server->slot, &server->devices,
+               &server->percent, &server->memory_mib) != 4 ||
         server->slot >= MACHINE_SLOTS)
         return MPS_CONNECTION_FAILED;
     return 0;

@@ -34,10 +34,10 @@ enum {
 /* What the daemon says about its server. */
 struct mps_server {
     uint32_t slot;
-    uint64_t devices;     /* a bit for each unit of the machine */
-    double percent;       /* of the threads: the default of the daemon */
-    uint64_t memory_mib;  /* most device memory of a client; 0: no limit */
-    int connection;       /* -1: there is no daemon, and no MPS */
+    uint64_t devices;    /* a bit for each unit of the machine */
+    double percent;      /* of the threads: the default of the daemon */
+    uint64_t memory_mib; /* most device memory of a client; 0: no limit */
+    int connection;      /* -1: there is no daemon, and no MPS */
 };
 
 /* Connect to the daemon, if there is one: 0, or a CUresult. Waits while clients of another user

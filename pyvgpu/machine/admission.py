@@ -88,7 +88,10 @@ def check_isolation(wanted: share.Share, user: int, live: Sequence[LiveReservati
     mps = quota.Isolation.MPS
     for promise in live:
         for limits in promise.limits.devices:
-            if limits.uuid != wanted.device.uuid or mps not in (limits.isolation, wanted.isolation):
+            if limits.uuid != wanted.device.uuid or mps not in (
+                limits.isolation,
+                wanted.isolation,
+            ):
                 continue
             if limits.isolation is not wanted.isolation:
                 raise errors.UnavailableError(
@@ -116,7 +119,9 @@ def check_memory(
         for limits, reserved in zip(promise.limits.devices, promise.reserved, strict=True)
         if limits.uuid == wanted.device.uuid and not promise.limits.suspension.released
     ]
-    free = share.usable_bytes(wanted.device, wanted.isolation) - sum(reserved for _, _, reserved in found)
+    free = share.usable_bytes(wanted.device, wanted.isolation) - sum(
+        reserved for _, _, reserved in found
+    )
     if wanted.vmemory > free:
         holders = ", ".join(
             f"{name} {quantity.format_size(reserved)}" + _beyond(limits.vmemory, reserved)

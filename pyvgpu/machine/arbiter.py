@@ -309,9 +309,7 @@ def _opened(folder: Path, uid: int) -> Iterator[int]:
 
 
 def _limits_time(share: region.DeviceLimits) -> bool:
-    return (
-        share.vcore < quantity.WHOLE_DEVICE and share.isolation is not quota.Isolation.MPS
-    )
+    return share.vcore < quantity.WHOLE_DEVICE and share.isolation is not quota.Isolation.MPS
 
 
 def _clock(folder: Path, run_id: str, index: int) -> Path:

@@ -58,7 +58,7 @@ class ServerState:
 
 
 def find_program(libcuda: Path) -> Path:
-    """Return the control daemon of the driver with *libcuda*; UnavailableError if it is missing."""
+    """Return the control daemon beside *libcuda* or in /usr/bin; UnavailableError."""
     beside = libcuda.parent / PROGRAM
     if os.access(beside, os.X_OK):
         return beside
@@ -111,7 +111,9 @@ def server_state(daemon: Daemon) -> ServerState:
     pids = _send(daemon, "get_server_list").split()
     if not pids:
         return ServerState(0)
-    return ServerState(int(pids[-1]), _send(daemon, f"get_server_status {pids[-1]}").strip() == _FAULT)
+    return ServerState(
+        int(pids[-1]), _send(daemon, f"get_server_status {pids[-1]}").strip() == _FAULT
+    )
 
 
 def end_if_unused(daemon: Daemon, books: reservations.Books) -> None:

@@ -1,4 +1,4 @@
-"""MPS for one run: checks its device, starts the daemon, and gives the run's programs their limits.
+"""MPS for one run: checks its device, starts the daemon, and limits the run's programs.
 
 Programs whose quota is under MPS do not start outside it: the shim asks the driver.
 """

@@ -52,6 +52,7 @@ _HEADING = "pyvgpu-machine 1"
 _CONF = "machine.conf"
 _LOCK = "machine.lock"
 _FAULTS = "faults"
+_FAULT_ARGUMENTS = {"call": (3,), "lost": (1,), "mig": (1,), "compute_mode": (2,), "xid": (2, 4)}
 
 
 class MachineError(errors.DataError):
@@ -216,17 +217,17 @@ def set_faults(machine: Machine, *lines: str) -> None:
     """Set the faults that the machine injects from now on; without *lines* there are none.
 
     ``call NAME NTH CODE`` (NTH ``*``: every call), ``lost DEVICE``, ``mig DEVICE``,
-    ``xid DEVICE NUMBER``, or of a MIG device ``xid DEVICE NUMBER GPU_INSTANCE COMPUTE_INSTANCE``.
+    ``compute_mode DEVICE MODE``, ``xid DEVICE NUMBER``, or of a MIG device
+    ``xid DEVICE NUMBER GPU_INSTANCE COMPUTE_INSTANCE``.
     """
     for line in lines:
         words = line.split()
-        arguments = {"call": (3,), "lost": (1,), "mig": (1,), "xid": (2, 4)}.get(
-            words[0] if words else "", ()
-        )
+        arguments = _FAULT_ARGUMENTS.get(words[0] if words else "", ())
         if len(words) - 1 not in arguments or "\n" in line:
             raise errors.UsageError(
-                f"fault {line!r}: must be 'call NAME NTH CODE', 'lost DEVICE', 'mig DEVICE' or "
-                "'xid DEVICE NUMBER', such as 'call cuMemAlloc_v2 3 2'"
+                f"fault {line!r}: must be 'call NAME NTH CODE', 'lost DEVICE', 'mig DEVICE', "
+                "'compute_mode DEVICE MODE' or 'xid DEVICE NUMBER', such as "
+                "'call cuMemAlloc_v2 3 2'"
             )
     _write(machine.folder, _FAULTS, "".join(f"{line}\n" for line in lines))
 

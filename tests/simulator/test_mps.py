@@ -1,4 +1,4 @@
-"""MPS of simulated devices: the control daemon, its clients, their limits, and the ends of each."""
+"""MPS of simulated devices: the control daemon, its clients, their limits, and their ends."""
 
 import contextlib
 import os

@@ -7,7 +7,6 @@ import dataclasses
 import os
 import signal
 import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import checkpoints
@@ -17,6 +16,7 @@ from pyvgpu import shim
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from pyvgpu.simulation import simulator
 

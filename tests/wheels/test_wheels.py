@@ -25,6 +25,7 @@ NATIVE = {
     "pyvgpu/lib/libcuda-control.so",
     "pyvgpu/lib/simulator/libcuda.so.999.1",
     "pyvgpu/lib/simulator/libnvidia-ml.so.999.1",
+    "pyvgpu/lib/simulator/nvidia-cuda-mps-control",
     "pyvgpu/lib/arbiter/pyvgpu-arbiter",
     "pyvgpu/lib/demo/tenant",
     "pyvgpu/lib/replay/libvirtualclock.so",

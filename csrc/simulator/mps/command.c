@@ -73,9 +73,8 @@ static void terminate(struct control *control, int pid, FILE *answer)
         if (client->state != CONNECTION_CLIENT || (int) client->pid != pid ||
             client->slot == NO_SLOT)
             continue;
-        atomic_compare_exchange_strong(
-            &control->machine->state->slots[client->slot].mps_error, &none,
-            MPS_CLIENT_TERMINATED);
+        atomic_compare_exchange_strong(&control->machine->state->slots[client->slot].mps_error,
+                                       &none, MPS_CLIENT_TERMINATED);
         control_log(control->log, "Client %d terminated", pid);
         fprintf(answer, "CUDA_SUCCESS\n");
         return;

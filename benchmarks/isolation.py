@@ -3,7 +3,7 @@
     python benchmarks/isolation.py [--json]
 
 Each tenant launches the same kernels, all at once, and reads from the device's own clock when
-they ran; so a busy host changes little. Printed for the time during which both had work: kernels of
+they ran; so a busy host changes little. Printed for the time in which both had work: kernels of
 each tenant in percent of what it does alone on the whole device, and how long one kernel took,
 relative to alone. The tenants are equal; their kernels use a quarter of the SMs, or all.
 """

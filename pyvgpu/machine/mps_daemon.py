@@ -18,6 +18,7 @@ import shutil
 import stat
 import subprocess
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,8 @@ _PATIENCE_SECONDS = 10.0  # for one command
 _FAULT = "FAULT"
 _CALL = "get_default_active_thread_percentage"
 _LOCK_FILE = "lock"
+_MESSAGES = "start.log"
+_STEP_SECONDS = 0.01
 _SHOWN_LOG = 200  # characters
 
 
@@ -81,29 +84,47 @@ def ensure(daemon: Daemon) -> None:
     with _locked(daemon):
         if _answers(daemon):
             return
-        try:
-            started = subprocess.run(
-                [daemon.program, "-d"],
-                env={
-                    **daemon.environment,
-                    **_places(daemon),
-                    "CUDA_VISIBLE_DEVICES": daemon.uuid,
-                },
-                cwd="/",
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                timeout=_PATIENCE_SECONDS,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired) as exc:
-            raise errors.UnavailableError(f"sharing mps: {daemon.program}: {exc}") from exc
+        said = _start(daemon)
         if not _answers(daemon):
-            said = started.stderr.decode("utf-8", "replace").strip()
             raise errors.UnavailableError(
                 f"sharing mps: the control daemon of {daemon.label} does not start: "
                 f"{said or _last_line(daemon, 'control.log') or 'it gives no reason'}"
             )
+
+
+def _start(daemon: Daemon) -> str:
+    """Run the program until the daemon is in the background; return its messages.
+
+    The daemon gets no blocked signals, although this process may have blocked them.
+    """
+    messages = daemon.folder / _MESSAGES
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    actions = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 2, str(messages), flags, 0o600),
+    ]
+    environment = {
+        **daemon.environment,
+        **_places(daemon),
+        "CUDA_VISIBLE_DEVICES": daemon.uuid,
+    }
+    try:
+        pid = os.posix_spawn(
+            daemon.program,
+            [str(daemon.program), "-d"],
+            environment,
+            file_actions=actions,
+            setsigmask=(),
+        )
+    except OSError as exc:
+        raise errors.UnavailableError(f"sharing mps: {daemon.program}: {exc.strerror}") from exc
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    # The supervisor's wait for all children may have reaped it.
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(pid, os.WNOHANG)[0] == 0 and time.monotonic() < deadline:
+            time.sleep(_STEP_SECONDS)
+    return messages.read_text(encoding="utf-8", errors="replace").strip()
 
 
 def server_state(daemon: Daemon) -> ServerState:

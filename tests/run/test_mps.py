@@ -144,6 +144,8 @@ def test_the_daemon_ends_when_the_supervisor_was_killed(runner, name, machine):
         program.send("context(); answer(enabled())")
         assert program.answer() == 1
         pid = daemon_of(machine).pid
+        blocked = Path(f"/proc/{pid}/status").read_text().partition("SigBlk:")[2].split()[0]
+        assert int(blocked, 16) == 0
         program.process.kill()
     wait_until(lambda: not Path(f"/proc/{pid}/exe").exists())
     wait_until(lambda: mps_folders(machine) == [])

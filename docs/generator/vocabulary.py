@@ -73,6 +73,11 @@ WRITTEN_ON_PODS: tuple[Row, ...] = (
         "low",
     ),
     (
+        names.ISOLATION_ANNOTATION,
+        "`quota`: the shim's limits; `hardware`: a MIG device of its own. `mps` is refused",
+        "quota",
+    ),
+    (
         names.DEVICE_MODELS_ANNOTATION,
         "only devices with one of these in their model's name",
         "H100,A100",

@@ -30,7 +30,7 @@ CONTROL_SOCKET = "control"  # on which a run's supervisor accepts changes of its
 
 ARBITER_FOLDER = "arbiter-"  # in a registry; followed by its user's id
 ARBITER_FILE = "arbiter"  # in it: the arbiter locks it and updates its heartbeat
-MPS_FOLDER = "mps-"  # in a book; followed by a user's id and a device's UUID
+MPS_FOLDER = "mps-"  # in a registry; followed by a user's id and a device's UUID
 CLOCK_LINK = "clock."  # in a promise's folder; followed by the device's index in the quota
 
 ROOT_REGISTRY = Path("/run/pyvgpu")

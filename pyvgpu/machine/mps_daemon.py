@@ -1,8 +1,8 @@
 """The MPS control daemon of a device: find its program, start it, watch it, end it.
 
-One daemon for each device and user, with a folder of its own in the book of reservations. The runs
-that use it have reservations with isolation MPS on its device; the last of them ends it. Its
-servers belong to the user of its first client, and other users are refused before (admission).
+One daemon for each device and user, with a folder of its own among the reservations. The runs that
+use it have reservations with isolation MPS on its device; the last of them ends it. Its servers
+belong to the user of its first client, and other users are refused before (admission).
 
 The daemon restarts a server that has ended, for the next client. A daemon that has ended is
 started again here. Neither brings back the programs that used it: they get an error.
@@ -74,9 +74,9 @@ def find_program(libcuda: Path) -> Path:
     return Path(found)
 
 
-def folder_of(book: Path, uuid: str) -> Path:
+def folder_of(registry: Path, uuid: str) -> Path:
     """Return the folder of the daemon of the caller and a device."""
-    return book / f"{names.MPS_FOLDER}{os.geteuid()}-{uuid}"
+    return registry / f"{names.MPS_FOLDER}{os.geteuid()}-{uuid}"
 
 
 def ensure(daemon: Daemon) -> None:
@@ -137,9 +137,9 @@ def server_state(daemon: Daemon) -> ServerState:
     )
 
 
-def end_if_unused(daemon: Daemon, books: reservations.Books) -> None:
+def end_if_unused(daemon: Daemon, registries: reservations.Registries) -> None:
     """End the daemon and remove its folder, if no run of its device is left."""
-    with books.steady() as live:
+    with registries.steady() as live:
         if any(_uses(promise, daemon) for promise in live):
             return
         with contextlib.suppress(errors.UnavailableError, OSError), _locked(daemon):

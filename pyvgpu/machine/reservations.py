@@ -210,7 +210,7 @@ class Registries:
 
     @contextlib.contextmanager
     def steady(self) -> Iterator[tuple[LiveReservation, ...]]:
-        """Hold the locks of all existing registries, and yield the live reservations: none is added."""
+        """Hold the locks of all existing registries; yield the live reservations."""
         with self._locked() as registries:
             yield tuple(self._sweep(registries))
 

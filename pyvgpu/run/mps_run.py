@@ -24,7 +24,7 @@ _PROHIBITED = 2  # NVML_COMPUTEMODE_PROHIBITED
 class MpsRun:
     """MPS of a run; without MPS all of it does nothing."""
 
-    books: reservations.Books
+    registries: reservations.Registries
     variables: Mapping[str, str]  # of the environment of the run's programs
     daemon: mps_daemon.Daemon | None = None
     watcher: mps_daemon.Watcher | None = None
@@ -47,14 +47,14 @@ class MpsRun:
     def end(self) -> None:
         """End the daemon if no run needs it; the reservation of this one is gone."""
         if self.daemon is not None:
-            mps_daemon.end_if_unused(self.daemon, self.books)
+            mps_daemon.end_if_unused(self.daemon, self.registries)
 
 
 def prepare(
     libcuda: Path,
     environment: Mapping[str, str],
     made: holders.Made,
-    books: reservations.Books,
+    registries: reservations.Registries,
     read_facts: Callable[[str], mps_limits.DeviceFacts],
 ) -> MpsRun:
     """Check whether a run whose reservation is under MPS can have it; UnavailableError.
@@ -63,7 +63,7 @@ def prepare(
     """
     share = made.share
     if share.isolation is not quota.Isolation.MPS:
-        return MpsRun(books, {})
+        return MpsRun(registries, {})
     program = mps_daemon.find_program(libcuda)
     facts = read_facts(share.device.uuid)
     mps_limits.check_device(facts, share.device.label)
@@ -78,7 +78,7 @@ def prepare(
         environment,
     )
     variables = mps_limits.variables(share, limit, daemon.folder)
-    return MpsRun(books, variables, daemon, mps_daemon.Watcher(daemon))
+    return MpsRun(registries, variables, daemon, mps_daemon.Watcher(daemon))
 
 
 def read_facts(uuid: str) -> mps_limits.DeviceFacts:

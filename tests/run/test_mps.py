@@ -36,7 +36,11 @@ def fixture_machine(runner):
 
 def mps_folders(machine):
     uuid = machine.devices[0].uuid
-    return [folder for book in reservations.Books().paths for folder in book.glob(f"mps-*-{uuid}")]
+    return [
+        folder
+        for registry in reservations.Registries().paths
+        for folder in registry.glob(f"mps-*-{uuid}")
+    ]
 
 
 def daemon_of(machine):

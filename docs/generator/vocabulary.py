@@ -73,11 +73,6 @@ WRITTEN_ON_PODS: tuple[Row, ...] = (
         "low",
     ),
     (
-        names.ISOLATION_ANNOTATION,
-        "`quota`: the shim's limits; `hardware`: a MIG device of its own. `mps` is refused",
-        "quota",
-    ),
-    (
         names.DEVICE_MODELS_ANNOTATION,
         "only devices with one of these in their model's name",
         "H100,A100",
@@ -114,7 +109,8 @@ WRITTEN_ON_PODS: tuple[Row, ...] = (
     ),
     (
         names.ISOLATION_ANNOTATION,
-        "`quota`, or `hardware`: a MIG instance of the smallest profile that suffices",
+        "`quota`, or `hardware`: a MIG instance of the smallest profile that suffices; `mps` is "
+        "refused",
         "hardware",
     ),
     (names.PLACEMENT_ANNOTATION, "`binpack`, `spread` or `topology`, among nodes", "topology"),

@@ -15,7 +15,7 @@ FIRST = 3  # results that a reader looks at
 QUERIES = {
     "utilization": "words.html",
     "nvidia-smi": "nvml.html",
-    "oversubscribe": "words.html",
+    "oversubscribe": "oversubscribe.html",
     "overcommit": "words.html",
     "fractional": "words.html",
     "VRAM": "words.html",
@@ -28,7 +28,7 @@ QUERIES = {
     "out of memory": "troubleshooting.html",
     "CUDA_ERROR_OUT_OF_MEMORY": "troubleshooting.html",
     "pending": "troubleshooting.html",
-    "pod pending": "explain.html",
+    "pod pending": "troubleshooting.html",
     "pytorch": "troubleshooting.html",
     "exit code": "reference/messages.html",
     "install": "install.html",

@@ -36,6 +36,8 @@ NEEDS = {
     ("kubectl_main", "ps"): ((), "kubernetes"),
     ("kubectl_main", "explain"): (("team/pod",), "kubernetes"),
     ("kubectl_main", "audit"): ((), "kubernetes"),
+    ("kubectl_main", "suspend"): (("team/pod", "--keep"), "kubernetes"),
+    ("kubectl_main", "resume"): (("team/pod",), "kubernetes"),
 }
 POD = "kind: Pod\nmetadata: {name: pod}\nspec: {containers: []}\n"  # pod.yaml
 

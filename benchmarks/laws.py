@@ -75,7 +75,7 @@ def draw(seed: int) -> Law:
         event_late_ns=chance.randint(0, event_ns),
         queue_depth=chance.randint(256, 4096),
         launch_ns=chance.randint(0, 3 * US),
-        events_in_turn=chance.choice((False, True)),
+        events_in_turn=True,  # else each event costs two switches, which no measured GPU does
     )
     priorities = tuple(chance.randint(HIGHEST, 0) for _ in range(STREAMS))
     return Law(DRAWN, device, priorities, seed)

@@ -5,13 +5,6 @@ import pytest
 import yaml
 from charted import made
 
-EVERYTHING = (
-    charted.SIDECARS,
-    charted.SECOND,
-    "dra.enabled=true",
-    "profile=gaia",
-    "statusPage.enabled=true",
-)
 VALUES = {  # the values of each workload's pods
     "agent": "agent",
     "control-nodes": "controlNodes",
@@ -41,8 +34,8 @@ def workloads(*settings, **more):
     }
 
 
-DEFAULT = workloads(*EVERYTHING)
-CHANGED = workloads(*EVERYTHING, values=dict.fromkeys(VALUES.values(), GIVEN))
+DEFAULT = workloads(*charted.COMPONENTS)
+CHANGED = workloads(*charted.COMPONENTS, values=dict.fromkeys(VALUES.values(), GIVEN))
 
 
 def test_every_workload_has_values():
@@ -78,7 +71,7 @@ def test_selectors_name_the_release_and_do_not_change_with_the_version(name):
 
 
 def test_services_select_the_pods_of_this_release_alone():
-    for (kind, name), thing in made(*EVERYTHING).items():
+    for (kind, name), thing in made(*charted.COMPONENTS).items():
         if kind == "Service":
             selected = thing["spec"]["selector"]
             selected.pop("pyvgpu.io/scheduler", None)
@@ -87,7 +80,7 @@ def test_services_select_the_pods_of_this_release_alone():
 
 
 def test_objects_name_chart_version_and_manager():
-    for thing in charted.documents(*EVERYTHING, charted.MONITORED):
+    for thing in charted.documents(*charted.EVERYTHING, charted.MONITORED):
         labels = thing["metadata"]["labels"]
         assert labels["app.kubernetes.io/version"] == charted.VERSION
         assert labels["app.kubernetes.io/managed-by"] == "Helm"
@@ -95,14 +88,14 @@ def test_objects_name_chart_version_and_manager():
 
 
 def test_name_override_is_the_name_label_of_objects_and_selectors():
-    for thing in charted.documents("nameOverride=gpus", *EVERYTHING):
+    for thing in charted.documents("nameOverride=gpus", *charted.COMPONENTS):
         assert thing["metadata"]["labels"]["app.kubernetes.io/name"] == "gpus"
-    for one in workloads("nameOverride=gpus", *EVERYTHING).values():
+    for one in workloads("nameOverride=gpus", *charted.COMPONENTS).values():
         assert one["spec"]["selector"]["matchLabels"]["app.kubernetes.io/name"] == "gpus"
 
 
 def test_every_program_listens_on_ipv4_and_ipv6():
-    text = charted.text(*EVERYTHING)
+    text = charted.text(*charted.COMPONENTS)
     found = [word for line in text.splitlines() for word in line.split() if "--listen=" in word]
     found += [word for line in text.splitlines() for word in line.split() if "--serve=" in word]
     assert len(found) == 10
@@ -125,7 +118,7 @@ def test_ports_and_host_network_are_values(part):
     assert "hostNetwork" not in DEFAULT[part]["spec"]["template"]["spec"]
 
 
-OPENSHIFT = made(*EVERYTHING, "openshift.enabled=true")
+OPENSHIFT = made(*charted.COMPONENTS, "openshift.enabled=true")
 CONSTRAINTS = {
     name: thing
     for (kind, name), thing in OPENSHIFT.items()
@@ -179,7 +172,7 @@ def test_openshift_constraints_allow_what_the_agent_has(settings, privileged, ad
 
 
 def test_without_openshift_there_are_no_constraints():
-    assert not any(kind == "SecurityContextConstraints" for kind, _ in made(*EVERYTHING))
+    assert not any(kind == "SecurityContextConstraints" for kind, _ in made(*charted.COMPONENTS))
 
 
 def test_kubelet_gets_a_path_of_the_node_for_claims():

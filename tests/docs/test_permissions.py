@@ -7,13 +7,6 @@ import documented
 import permissions
 
 ROOT = documented.ROOT
-EVERYTHING = (
-    charted.SIDECARS,
-    charted.SECOND,
-    "dra.enabled=true",
-    "profile=gaia",
-    "statusPage.enabled=true",
-)
 
 
 def rows(page, heading):
@@ -30,13 +23,15 @@ def rows(page, heading):
 
 
 def test_documented_permissions_are_exactly_those_of_the_chart():
-    expected = permissions.table(charted.documents(*EVERYTHING))
+    expected = permissions.table(charted.documents(*charted.COMPONENTS))
     assert rows("security.md", "## Permissions in the API server") == expected
 
 
 def test_every_service_account_is_in_the_table_or_has_no_permission():
-    accounts = {name for kind, name in charted.made(*EVERYTHING) if kind == "ServiceAccount"}
-    assert accounts - permissions.granted(charted.documents(*EVERYTHING)).keys() == {
+    accounts = {
+        name for kind, name in charted.made(*charted.COMPONENTS) if kind == "ServiceAccount"
+    }
+    assert accounts - permissions.granted(charted.documents(*charted.COMPONENTS)).keys() == {
         "control-nodes"
     }
 

@@ -36,6 +36,7 @@ VERSION = ABOUT["appVersion"]  # also the tag of the images
 MONITORED = "monitoring.podMonitor.enabled=true,monitoring.rules.enabled=true"
 SECOND = "scheduler.mode=second,kubeScheduler.image=own/kube-scheduler:1"
 SIDECARS = "sidecar.enabled=true"
+COMPONENTS = (SIDECARS, SECOND, "dra.enabled=true", "profile=gaia", "statusPage.enabled=true")
 EVERYTHING = (
     SIDECARS,
     "monitoring.dashboard.enabled=true",

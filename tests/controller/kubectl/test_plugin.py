@@ -6,7 +6,6 @@ import json
 import claim_objects
 import pytest
 import scheduling_api as make
-import small_api
 
 from pyvgpu import cli, names
 from pyvgpu.allocator import annotations, datatypes
@@ -70,32 +69,24 @@ def put(api, name, vcore, labels=None):
 
 
 @pytest.fixture
-def world(tmp_path, capsys):
+def world(plugin):
     """Run the plugin against an API server with a node, an agent and three pods."""
-    with small_api.running(make.SchedulingApi()) as (api, connection):
-        published = annotations.Published(
-            make.UNIT,
-            make.devices("node-1"),
-            placed={"uid-placed": {"side": (datatypes.NodeShare(SECOND, 20, GIB),)}},
-        )
-        noted = {names.NODE_DEVICES_ANNOTATION: annotations.publish(published)}
-        api.put("/api/v1/nodes/node-1", {"metadata": {"name": "node-1", "annotations": noted}})
-        api.put(f"{AGENTS}/agent-node-1", agent("node-1"))
-        put(api, "train-0", 30, {"app": "train"})
-        api.put(make.path("placed"), make.pod("placed", 20, 4, nodeName="node-1"))
-        api.put(make.path("waits"), make.pod("waits", 20, 4))
-        api.texts[f"{AGENTS}/agent-node-1:5678/proxy/metrics"] = metrics_text(
-            ("train-0", usage.Use(0.284, held_bytes=GIB + 5, refused=3))
-        )
-        written = tmp_path / "kubeconfig"
-        small_api.write_kubeconfig(written, connection, namespace="n")
-
-        def run(*words):
-            code = cli.kubectl_main([*words, "--kubeconfig", str(written)])
-            return code, *capsys.readouterr()
-
-        run.api = api
-        yield run
+    api = plugin.api
+    published = annotations.Published(
+        make.UNIT,
+        make.devices("node-1"),
+        placed={"uid-placed": {"side": (datatypes.NodeShare(SECOND, 20, GIB),)}},
+    )
+    noted = {names.NODE_DEVICES_ANNOTATION: annotations.publish(published)}
+    api.put("/api/v1/nodes/node-1", {"metadata": {"name": "node-1", "annotations": noted}})
+    api.put(f"{AGENTS}/agent-node-1", agent("node-1"))
+    put(api, "train-0", 30, {"app": "train"})
+    api.put(make.path("placed"), make.pod("placed", 20, 4, nodeName="node-1"))
+    api.put(make.path("waits"), make.pod("waits", 20, 4))
+    api.texts[f"{AGENTS}/agent-node-1:5678/proxy/metrics"] = metrics_text(
+        ("train-0", usage.Use(0.284, held_bytes=GIB + 5, refused=3))
+    )
+    return plugin
 
 
 def test_ps_shows_allocations_by_scheduler_and_agent(world):

@@ -5,10 +5,9 @@ import threading
 
 import pytest
 import scheduling_api as make
-import small_api
 import waiting
 
-from pyvgpu import cli, names
+from pyvgpu import names
 from pyvgpu.allocator import suspensions
 from pyvgpu.allocator.suspensions import Answer, PodState
 
@@ -16,26 +15,18 @@ GIB = 1 << 30
 
 
 @pytest.fixture
-def world(tmp_path, capsys):
+def world(plugin):
     """Run the plugin against an API server with a running, a pending and an ended pod."""
-    with small_api.running(make.SchedulingApi()) as (api, connection):
-        api.put(make.path("train-0"), make.pod("train-0", 30, 8, nodeName="node-1"))
-        api.put(make.path("waits"), make.pod("waits", 30, 8))
-        over = make.pod("over", 30, 8, nodeName="node-1")
-        api.put(make.path("over"), {**over, "status": {"phase": "Succeeded"}})
-        plain = make.pod("plain", 30, 8, nodeName="node-1")
-        for container in plain["spec"]["containers"]:
-            container["resources"] = {}
-        api.put(make.path("plain"), plain)
-        written = tmp_path / "kubeconfig"
-        small_api.write_kubeconfig(written, connection, namespace="n")
-
-        def run(*words):
-            code = cli.kubectl_main([*words, "--kubeconfig", str(written)])
-            return code, *capsys.readouterr()
-
-        run.api = api
-        yield run
+    api = plugin.api
+    api.put(make.path("train-0"), make.pod("train-0", 30, 8, nodeName="node-1"))
+    api.put(make.path("waits"), make.pod("waits", 30, 8))
+    over = make.pod("over", 30, 8, nodeName="node-1")
+    api.put(make.path("over"), {**over, "status": {"phase": "Succeeded"}})
+    plain = make.pod("plain", 30, 8, nodeName="node-1")
+    for container in plain["spec"]["containers"]:
+        container["resources"] = {}
+    api.put(make.path("plain"), plain)
+    return plugin
 
 
 def notes(api):

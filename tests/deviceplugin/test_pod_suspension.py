@@ -107,10 +107,7 @@ def test_pod_that_is_deleted_is_resumed_to_handle_its_signal(room):
 
 def test_killed_container_of_a_suspended_pod_starts_again_and_waits(room):
     with room.tenant("a") as tenant:
-        tenant.annotate(suspend=KEEP)
-        tenant.until("suspended")
-        tenant.program.process.kill()
-        tenant.program.process.wait()
+        suspend_and_kill(tenant)
         edits = room.node.specification(room.node.kubelet.start_container(tenant.pod, "main"))
         process = suspended_pod.granted.start(
             edits, room.node.folder / "again", suspended_pod.SOURCE
@@ -177,13 +174,18 @@ def test_agent_killed_while_it_resumes(room, stage, again):
         tenant.until("running")
 
 
+def suspend_and_kill(tenant):
+    """Suspend the pod, then kill its program."""
+    tenant.annotate(suspend=KEEP)
+    tenant.until("suspended")
+    tenant.program.process.kill()
+    tenant.program.process.wait()
+
+
 def test_after_a_reboot_the_pod_is_suspended_before_its_program_starts(room):
     """Quotas are on tmpfs, so they are gone; the annotation and the grants are not."""
     with room.tenant("a") as tenant:
-        tenant.annotate(suspend=KEEP)
-        tenant.until("suspended")
-        tenant.program.process.kill()
-        tenant.program.process.wait()
+        suspend_and_kill(tenant)
         room.kill()
         shutil.rmtree(room.node.files)
         room.start()
@@ -194,10 +196,7 @@ def test_after_a_reboot_the_pod_is_suspended_before_its_program_starts(room):
 
 def test_pod_deleted_while_suspended_leaves_nothing(room):
     with room.tenant("a") as tenant:
-        tenant.annotate(suspend=KEEP)
-        tenant.until("suspended")
-        tenant.program.process.kill()
-        tenant.program.process.wait()
+        suspend_and_kill(tenant)
         room.cluster.api.delete(room.cluster.path_of(tenant.pod))
         room.node.kubelet.remove(tenant.pod)
         waiting.wait_until(lambda: not room.quotas())

@@ -230,13 +230,19 @@ def test_a_program_that_is_killed_while_suspended_leaves_nothing(runner, name, h
     assert judge.used_bytes(machine_of(runner)) == 0
 
 
+def suspend_with_child(runner, name, made):
+    """Suspend a run after its program has a child with a context; return the child's identity."""
+    made.send("c = child(0); c.stdout.readline()")
+    made.send("answer(ask_child(c, 'context(); answer(os.getpid())'))")
+    child = made.answer()
+    began = process_identity.began(child)
+    done(pyvgpu(runner, "suspend", name))
+    return child, began
+
+
 def test_processes_of_a_suspended_run_end_with_its_supervisor(runner, name):
     with tenant(runner, name, "--vmemory", "4GiB", source=PARENT) as made:
-        made.send("c = child(0); c.stdout.readline()")
-        made.send("answer(ask_child(c, 'context(); answer(os.getpid())'))")
-        child = made.answer()
-        began = process_identity.began(child)
-        done(pyvgpu(runner, "suspend", name))
+        child, began = suspend_with_child(runner, name, made)
         made.process.kill()
         wait_until(lambda: process_identity.began(child) != began)
         wait_until(lambda: promised(name) == [])
@@ -412,11 +418,7 @@ def children_named(parent, name):
 @pytest.mark.slow
 def test_nothing_stays_locked_when_supervisor_and_janitor_are_killed(runner, name):
     with tenant(runner, name, "--vmemory", "4GiB", source=PARENT) as made:
-        made.send("c = child(0); c.stdout.readline()")
-        made.send("answer(ask_child(c, 'context(); answer(os.getpid())'))")
-        child = made.answer()
-        began = process_identity.began(child)
-        done(pyvgpu(runner, "suspend", name))
+        child, began = suspend_with_child(runner, name, made)
         (janitor,) = children_named(made.process.pid, "pyvgpu-janitor")
         os.kill(janitor, signal.SIGKILL)
         made.process.kill()

@@ -1,5 +1,6 @@
 """Fixtures: the webhook as a process for the cluster's API server, shared by all tests here."""
 
+import charted
 import pytest
 import rig
 import webhooks
@@ -10,7 +11,8 @@ from pyvgpu.kube import apiserver
 @pytest.fixture(scope="session")
 def running(tmp_path_factory, _cluster):
     made = webhooks.Webhook(tmp_path_factory.mktemp("webhook"))
-    with webhooks.installed("webhook/", setting="webhook.environmentPolicy=true"):
+    settings = f"{charted.SIDECARS},webhook.environmentPolicy=true"
+    with webhooks.installed("webhook/", setting=settings):
         made.start(*made.options)
         try:
             yield made

@@ -10,11 +10,11 @@
 #define PYVGPU_CORE_GLIBC_H
 
 #if defined(__x86_64__)
-#define FIRST_VERSION  "GLIBC_2.2.5"
-#define DLINFO_VERSION "GLIBC_2.3.3"
+#define FIRST_VERSION "GLIBC_2.2.5"
+#define LATER_VERSION "GLIBC_2.3.3"
 #elif defined(__aarch64__)
-#define FIRST_VERSION  "GLIBC_2.17"
-#define DLINFO_VERSION "GLIBC_2.17"
+#define FIRST_VERSION "GLIBC_2.17"
+#define LATER_VERSION "GLIBC_2.17"
 #else
 #error "the shim is for x86-64 and aarch64"
 #endif
@@ -23,14 +23,19 @@
 #define BIND(symbol)             BIND_TO(symbol, FIRST_VERSION)
 
 BIND(dladdr);
-BIND_TO(dlinfo, DLINFO_VERSION);
+BIND_TO(dlinfo, LATER_VERSION);
 BIND(dlopen);
 BIND(dlsym);
 BIND(pthread_once);
 
+/* Of pthread_cleanup_push(). */
+BIND_TO(__pthread_register_cancel, LATER_VERSION);
+BIND_TO(__pthread_unregister_cancel, LATER_VERSION);
+BIND_TO(__pthread_unwind_next, LATER_VERSION);
+
 #undef BIND
 #undef BIND_TO
-#undef DLINFO_VERSION
+#undef LATER_VERSION
 
 /* These became symbols in 2.33; before that, they were inline wrappers of others. */
 #include <sys/stat.h>

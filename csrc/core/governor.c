@@ -10,8 +10,9 @@
 #define CHUNK_LEAST_NS (MILLISECOND / 5)
 #define CHUNK_MOST_NS  MILLISECOND
 
-/* For how much time an unused share is kept. */
-#define KEEP_NS (1000 * MILLISECOND)
+/* For how much time an unused share is kept: less beside others, which have used it. */
+#define KEEP_ALONE_NS  (1000 * MILLISECOND)
+#define KEEP_BESIDE_NS (100 * MILLISECOND)
 
 /* A pause lasts until the share of so much time has come in: streams that began together pause
  * together, and beside others the work runs in rows that are longer than their time slices. */
@@ -158,7 +159,7 @@ int governor_buy(struct governor *governor, const struct governor_share *share, 
     uint32_t rate = rate_of(share);
     int64_t budget, enough;
 
-    budget_fill(governor->shared, rate, KEEP_NS, now);
+    budget_fill(governor->shared, rate, share->beside ? KEEP_BESIDE_NS : KEEP_ALONE_NS, now);
     budget = budget_left(governor->shared);
     if (budget <= 0)
         begin_pause(governor);

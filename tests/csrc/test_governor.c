@@ -240,14 +240,20 @@ static void test_elastic_is_filled_up_to_its_limit(void)
     CHECK_EQUAL("a hard one is lent nothing", shared.budget_ns, -15 * MS + 9 * MS / 2);
 }
 
-static void test_budget_keeps_the_unused_share_of_a_second(void)
+static int64_t kept(int beside)
 {
-    struct governor_share share = {.own = HALF, .limit = HALF, .beside = 1};
+    struct governor_share share = {.own = HALF, .limit = HALF, .beside = beside};
     uint64_t until;
 
     begin();
     governor_buy(&governor, &share, 0, 0, start + 100000 * MS, &until);
-    CHECK_EQUAL("also beside others", budget_left(&shared), 500 * MS);
+    return budget_left(&shared);
+}
+
+static void test_contended_budget_keeps_less_unused_time(void)
+{
+    CHECK_EQUAL("alone, of a second", kept(0), 500 * MS);
+    CHECK_EQUAL("beside others, of 100 ms", kept(1), 50 * MS);
 }
 
 static void test_unlimited_container_never_waits_and_publishes(void)
@@ -1531,7 +1537,7 @@ int main(void)
         test_refund_ends_a_pause_at_once,
         test_debt_is_paid_at_the_shares_rate,
         test_elastic_is_filled_up_to_its_limit,
-        test_budget_keeps_the_unused_share_of_a_second,
+        test_contended_budget_keeps_less_unused_time,
         test_unlimited_container_never_waits_and_publishes,
         test_chunk_is_a_small_part_of_the_share,
         test_waits_are_counted_for_metrics,

@@ -28,7 +28,7 @@ VCORES = (40, 30)
 KERNEL_US = 200
 AGAIN_SECONDS, SECOND = 1.0, 1.0
 STEP = 0.1
-SAVED_SECONDS = 1.0  # the most inflow that a run keeps, as KEEP_NS
+SAVED_SECONDS = 1.0  # the most inflow that a run keeps, as KEEP_ALONE_NS
 PROMPT = 60.0
 
 

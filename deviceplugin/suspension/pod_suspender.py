@@ -93,6 +93,7 @@ class PodSuspender:
         self._busy: dict[str, threading.Thread] = {}  # by the pod's uid
         self._refused: dict[str, tuple[bool, float]] = {}  # what, and when to try again
         self._saved: dict[str, dict[int, suspend_operation.Need]] = collections.defaultdict(dict)
+        self._seen: set[str] = set()  # uids of pods that this agent knows to be suspended
 
     def changed(self, _: str) -> None:
         """Request a look soon, since a pod has changed."""
@@ -128,6 +129,7 @@ class PodSuspender:
         live = {grant.id for those in granted.values() for grant in those}
         for gone in self._saved.keys() - live:
             self._saved.pop(gone, None)
+        self._seen &= granted.keys()
         for uid, those in granted.items():
             found = self._known.seen(uid)
             if found is not None and uid not in self._busy:
@@ -149,7 +151,8 @@ class PodSuspender:
             if pod.wanted
             else not any(mark.gated for mark in marks)
         )
-        if reached:
+        # An earlier agent may have been killed while it resumed a pod: its quotas say suspended.
+        if reached and (not pod.wanted or uid in self._seen):
             self._answer(pod, message)
             return
         with self._lock:
@@ -157,18 +160,25 @@ class PodSuspender:
             if what is pod.wanted and time.monotonic() < due:
                 return
             thread = threading.Thread(
-                target=self._work, args=(uid, pod), name=f"suspension of {uid}", daemon=True
+                target=self._work,
+                args=(uid, pod, reached),
+                name=f"suspension of {uid}",
+                daemon=True,
             )
             self._busy[uid] = thread
         thread.start()
 
-    def _work(self, uid: str, pod: _Pod) -> None:
+    def _work(self, uid: str, pod: _Pod, reached: bool) -> None:
         began = time.monotonic()
         action = "suspend" if pod.wanted else "resume"
         message, result = "", "done"
         try:
             self._operate(pod)
-            self._tell_done(pod)
+            if not reached:
+                self._tell_done(pod)
+            self._seen.discard(uid)
+            if pod.wanted:
+                self._seen.add(uid)
         except (errors.PyVgpuError, OSError) as exc:
             if self._stopped.is_set():
                 return

@@ -139,6 +139,8 @@ class Operation:
         """Suspend all processes, or none; return a line for the user."""
         before = self._tenant.read()
         if before.suspended:
+            self._find_targets()  # a resumption may have been interrupted
+            self._drive(suspension.Wish.SUSPENDED, order.lock_seconds)
             if before.kept == order.keep:
                 return "is suspended already"
             kept = dataclasses.replace(before, kept=order.keep)

@@ -65,7 +65,7 @@ def test_two_runs_that_always_work_take_turns(runner, name):
                 both = (runner.listed(x)["oversubscription"] for x in (name, f"{name}-b"))
                 return [x[key] for x in both for key in ("suspensions", "resumptions")]
 
-            wait_until(lambda: min(moves()) >= 2)
+            wait_until(lambda: min(moves()) >= 2, 240)  # four moves, each after a slice
             assert [x.process.poll() for x in (first, second)] == [None, None]
 
 

@@ -20,6 +20,7 @@ UNPRIVILEGED = 65534
 # Not measured by any stage, or measured by the host's clock, so never exact:
 UNSEEN = ("events_in_turn", "pool_chunk_ns", "cgroup_limits")
 UNSEEN += ("checkpoint_percent", "restore_percent", "sync_ignores_lock")
+UNSEEN += ("mps_overlap", "mps_server_bytes", "mps_clients")
 USUAL = {key: value for key, value in dataclasses.asdict(laws.Law()).items() if key not in UNSEEN}
 NOT_REACHED = 75  # of the exit codes of run
 MOST_COMMANDS = 3  # of nine minutes each

@@ -65,6 +65,7 @@ UNKNOWN = (
     "second_context_percent, "
     "green_context_percent, uncounted_bytes, fork_keeps, "
     "checkpoint_percent, restore_percent, sync_ignores_lock, cgroup_limits, "
+    "mps_overlap, mps_server_bytes, mps_clients, "
     "nvml_memory_late_ns, nvml_load_late_ns"
 )
 

@@ -58,17 +58,23 @@ def model(record: KitRecord, named: str | None = None) -> models.Model:
         if found is None:
             raise errors.UsageError(f"--model {named!r}: {_one_of()}")
         return found
-    words = record.device.lower().replace("-", " ").split()
-    alike = [candidate for candidate in models.MODELS if candidate.key.partition("-")[0] in words]
     total = record.figure("facts", "memory total")
-    if total is not None and alike:  # the A100 has two sizes
-        return min(alike, key=lambda candidate: abs(candidate.memory_bytes - total.value))
-    if len(alike) == 1:
-        return alike[0]
+    found = nearest(record.device, None if total is None else total.value)
+    if found is not None:
+        return found
     raise errors.UsageError(
         f"{record.path}: the simulator has no model for its device, {record.device!r}; "
         f"name the nearest by --model: {_one_of()}"
     )
+
+
+def nearest(device: str, memory_bytes: float | None) -> models.Model | None:
+    """Return the model in a device's name; None if there is none, or more than one."""
+    words = device.lower().replace("-", " ").split()
+    alike = [candidate for candidate in models.MODELS if candidate.key.partition("-")[0] in words]
+    if memory_bytes is not None and alike:  # the A100 has two sizes
+        return min(alike, key=lambda candidate: abs(candidate.memory_bytes - memory_bytes))
+    return alike[0] if len(alike) == 1 else None
 
 
 def _one_of() -> str:

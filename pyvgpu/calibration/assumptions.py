@@ -290,6 +290,12 @@ ROWS: tuple[Assumption, ...] = (
         "memory of a killed program is free, but charged to its quota as long as a child that it "
         "forked lives",
     ),
+    Assumption(
+        "process of a suspended run in NVML", "suspend",
+        _fact("suspend", "1024 MiB, while suspended: the process in NVML"),
+        lambda _: "not listed", "",
+        "the agent and `pyvgpu ps` see memory of a suspended program that holds none",
+    ),
     _law(
         "age of the memory in use that NVML shows", "nvml", "nvml_memory_late_ns",
         "the agent sees later what programs hold, and reads it too low while they allocate", "",

@@ -6,6 +6,9 @@ import sys
 import tempfile
 
 import pytest
+from kit import record
+
+from pyvgpu.simulation import simulator
 
 KIT = pathlib.Path(__file__).resolve().parents[2] / "benchmarks" / "gpukit"
 
@@ -58,6 +61,20 @@ def kit(tmp_path):
 def simulated(tmp_path):
     """Return variables and options for this test's own simulated machine."""
     return ("--simulate", "h100"), {"PYVGPU_SIMULATED_MACHINES": str(tmp_path / "machines")}
+
+
+@pytest.fixture
+def run_stage(kit, tmp_path):
+    """Return a function that runs one stage on a machine with a law; the stage's record."""
+
+    def run(name, machine="h100", **law):
+        root = tmp_path / "machines"
+        simulator.open_machine(machine, root=root, law=simulator.Law(**law))
+        done = kit.run("--simulate", machine, "--only", name, PYVGPU_SIMULATED_MACHINES=str(root))
+        assert done.returncode == 0, done.stdout + done.stderr
+        return record.read(kit.out / "record.json")["stages"][name]
+
+    return run
 
 
 @pytest.fixture

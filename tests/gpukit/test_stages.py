@@ -3,24 +3,8 @@
 import pathlib
 
 import pytest
-from kit import cuda, record, report, stages, watch
+from kit import cuda, report, stages, watch
 from kit.stages import offers
-
-from pyvgpu.simulation import simulator
-
-
-@pytest.fixture
-def run_stage(kit, tmp_path):
-    """Return a function that runs one stage on a machine with a law; the stage's record."""
-
-    def run(name, **law):
-        root = tmp_path / "machines"
-        simulator.open_machine("h100", root=root, law=simulator.Law(**law))
-        done = kit.run("--simulate", "h100", "--only", name, PYVGPU_SIMULATED_MACHINES=str(root))
-        assert done.returncode == 0, done.stdout + done.stderr
-        return record.read(kit.out / "record.json")["stages"][name]
-
-    return run
 
 
 def figure(entry, name):

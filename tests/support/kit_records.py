@@ -37,6 +37,11 @@ def _figure(name, value):
     return {"name": name, "value": value, "unit": unit, "spread": spread}
 
 
+def by_name(entries):
+    """Return facts, figures or others of a stage by their names."""
+    return {entry["name"]: entry for entry in entries}
+
+
 def document(simulated=None, **stages):
     """Return a record of a GPU like the H200; *stages* replace the usual ones."""
     usual = {

@@ -41,6 +41,8 @@ STAGES = (
           90, 20, (QUOTA, SEVERAL)),
     Stage("forked", "programs that fork and are killed: what they leave charged",
           90, 20, (QUOTA,)),
+    Stage("suspend", "suspended runs: bytes, times, NVML, what is refused",
+          150, 40, (QUOTA, SEVERAL)),
     Stage("workers", "data loaders: forked workers, one of them killed", 180, 20, (QUOTA,)),
     Stage("runtime", "clients of the CUDA runtime, static and shared", 120, 20, (QUOTA,)),
     Stage("compiled", "the kit's programs by this machine's own compiler", 120, 20, (QUOTA,)),

@@ -296,6 +296,12 @@ ROWS: tuple[Assumption, ...] = (
         lambda _: "not listed", "",
         "the agent and `pyvgpu ps` see memory of a suspended program that holds none",
     ),
+    Assumption(
+        "MIG profiles of the first GPU against the model's", "mig",
+        _figure("mig", "GPU 0: differences from the simulator's profiles"), lambda _: 0,
+        "differences",
+        "MIG instances on the simulator have other sizes or places than on the device",
+    ),
     _law(
         "age of the memory in use that NVML shows", "nvml", "nvml_memory_late_ns",
         "the agent sees later what programs hold, and reads it too low while they allocate", "",

@@ -168,8 +168,9 @@ def obstacles(found):
     known = {}
     if found["mig"]:
         known[stages.QUOTA] = (
-            "the device is in MIG mode, where pyvgpu gives no quotas; `nvidia-smi -mig 0` (root) "
-            "ends that, or name another device in CUDA_VISIBLE_DEVICES"
+            "the device is in MIG mode, and this stage measures whole devices; the stage mig has "
+            "a quota on a MIG device. `nvidia-smi -mig 0` (root) ends the mode, or name another "
+            "device in CUDA_VISIBLE_DEVICES"
         )
     if found["compute mode"] == "exclusive process":
         known[stages.SEVERAL] = (

@@ -3,7 +3,7 @@
 import dataclasses
 
 # What a machine may not have that others have: see main.obstacles.
-QUOTA = "quota"  # `pyvgpu run` on this device
+QUOTA = "quota"  # `pyvgpu run` on this device, as a whole
 SEVERAL = "several"  # contexts of several processes at once
 
 
@@ -43,6 +43,7 @@ STAGES = (
           90, 20, (QUOTA,)),
     Stage("suspend", "suspended runs: bytes, times, NVML, what is refused",
           150, 40, (QUOTA, SEVERAL)),
+    Stage("mig", "MIG profiles and devices of all GPUs, a quota on a MIG device", 60, 5),
     Stage("workers", "data loaders: forked workers, one of them killed", 180, 20, (QUOTA,)),
     Stage("runtime", "clients of the CUDA runtime, static and shared", 120, 20, (QUOTA,)),
     Stage("compiled", "the kit's programs by this machine's own compiler", 120, 20, (QUOTA,)),

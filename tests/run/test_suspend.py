@@ -335,7 +335,7 @@ def test_processes_that_cannot_be_restored_are_ended_with_a_message(runner, name
     said = refused(pyvgpu(runner, "resume", name))
     assert "could not be restored" in said
     assert held.process.wait(WHOLE) == -signal.SIGKILL
-    assert "the run's processes are killed" in held.process.stderr.read()
+    assert "the processes beside it are killed, too" in held.process.stderr.read()
     assert promised(name) == []
 
 

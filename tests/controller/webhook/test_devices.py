@@ -424,7 +424,7 @@ CUT = mig_profiles.gpu()
         ({"pyvgpu.io/mig": "5g.50gb"}, 10, "has no MIG profile 5g.50gb; it has 1g.10gb (12 vcore"),
         ({"pyvgpu.io/mig": "1g.10gb"}, 50, "50 vcore and 1GiB are requested, it has 12 vcore"),
         ({"pyvgpu.io/mig": "small"}, 10, "must be the name of a MIG profile"),
-        ({"pyvgpu.io/mig": "1g.10gb", "pyvgpu.io/isolation": "mps"}, 10, "isolated by hardware"),
+        ({"pyvgpu.io/mig": "1g.10gb", "pyvgpu.io/isolation": "quota"}, 10, "isolated by hardware"),
         ({"pyvgpu.io/isolation": "hardware"}, 200, "a container gets one instance"),
         ({"pyvgpu.io/isolation": "hard"}, 10, "must be quota, hardware or mps"),
     ],

@@ -392,8 +392,6 @@ void flight_after_fork(void)
 {
     flight_lane_end = 0;
     memset(flight_own, 0, sizeof(flight_own));
-    sampling_after_fork();
-    flight_look_after_fork();
     for (unsigned i = 0; i < FLIGHT_LANES && flight_lanes[i].thread; i++)
         flight_lanes[i].name = 0;
 }

@@ -12,7 +12,7 @@ import pytest
 import rights
 from waiting import wait_until
 
-from pyvgpu import shim
+from pyvgpu import names, shim
 from pyvgpu.machine import mounts
 
 from .conftest import promised
@@ -198,7 +198,9 @@ def test_background_process_keeps_the_reservation_but_starts_no_other(runner, na
     ],
 )
 def test_program_does_not_start_with_a_damaged_region(runner, probe, damage, complaint):
-    script = f"R=${{LD_LIBRARY_PATH%%/lib64*}}/region; {damage}; {probe} libcuda.so.1 {WITHIN}"
+    begun = f"until [ -e $R/{names.CONTROL_SOCKET} ]; do sleep 0.05; done"  # by the supervisor
+    damaged = f"R=${{LD_LIBRARY_PATH%%/lib64*}}/region; {begun}; {damage}"
+    script = f"{damaged}; {probe} libcuda.so.1 {WITHIN}"
     ran = runner("--vmemory", "2GiB", "sh", "-c", script)
     assert "alloc" not in ran.stdout
     assert complaint in ran.stderr

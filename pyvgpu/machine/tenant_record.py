@@ -145,6 +145,10 @@ def _tenant(promise: LiveReservation, activity: region.Activity | None) -> Tenan
     if activity is not None:
         worked = math.inf if activity.waits else activity.worked
         wanted = activity.wanted if activity.wanted > record.suspended_at else None
+        # A call that was noted just before its suspension, and waits, is not noted again.
+        worked_then = record.suspended_at - record.rules.idle_seconds < worked
+        if wanted is None and worked_then and record.suspended_at:
+            wanted = record.suspended_at
     if record.is_new:
         wanted = record.since
     return Tenant(

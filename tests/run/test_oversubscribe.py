@@ -8,6 +8,7 @@ from waiting import WHOLE, wait_until
 from .conftest import promised
 from .test_suspend import HOLDING, done, pyvgpu, refused, tenant
 
+LITTLE = "context(); p = alloc(1 << 24); fill(p); answer(p > 0)"
 WORK = "spin(1_000_000); check(cuda.cuCtxSynchronize())"
 QUICK = ("--oversubscribe", "--idle", "1", "--slice", "5", "--moves", "100")
 
@@ -53,10 +54,10 @@ def test_a_run_that_works_is_not_suspended_for_a_start(runner, name):
 @pytest.mark.slow
 def test_two_runs_that_always_work_take_turns(runner, name):
     with crowded(runner, name) as first:
-        first.send(HOLDING)
+        first.send(LITTLE)
         assert first.answer() is True
         with crowded(runner, f"{name}-b") as second:
-            second.send(HOLDING)
+            second.send(LITTLE)
             assert second.answer() is True
             for each in (first, second):
                 each.send(f"while is_intact(p): {WORK}")

@@ -45,7 +45,9 @@ def test_virtual(labels, taints, virtual):
     assert (read.virtual, read.live) == (virtual, not virtual)
 
 
-@pytest.mark.parametrize(("renewed", "live"), [(None, False), (0, True), (180, True), (181, False)])
+@pytest.mark.parametrize(
+    ("renewed", "live"), [(None, False), (0, True), (180, True), (181, False)]
+)
 def test_a_node_part_is_live_while_it_renews_its_lease(renewed, live):
     held = None if renewed is None else lease(renewed)
     assert nodes.read(node(), held, NOW, CHOSEN).live is live

@@ -21,7 +21,7 @@ from pyvgpu.machine import reservations
 pytestmark = pytest.mark.fire
 
 OPERATIONS = int(os.environ.get("PYVGPU_FIRE_OPERATIONS", "20000"))
-ROUNDS = max(4, OPERATIONS // 20_000)
+ROUNDS = max(4, OPERATIONS // 100_000)
 SEED = int(os.environ.get("PYVGPU_FIRE_SEED", "1"))
 SOURCE = checkpoints.SERVER + checkpoints.TARGET + checkpoints.LOOP
 

@@ -74,7 +74,7 @@ def decided(*tenants, now, pool=POOL):
         pytest.param([running("a", moves=(39.0,) * 6), running("b", worked=99), new("n")], 100, ("suspend", "a"), id="moves of a minute ago"),
         pytest.param([running("a"), running("b", worked=99), waiting("w", moves=(50.0,) * 5)], 95, None, id="both moves must be allowed"),
         pytest.param([tenant("s", 40, State.SUSPENDED, since=91)], 100, None, id="not wanted and just suspended"),
-        pytest.param([tenant("s", 40, State.SUSPENDED, since=90)], 100, ("resume", "s"), id="nobody needs its room"),
+        pytest.param([tenant("s", 40, State.SUSPENDED, since=90)], 100, ("resume", "s"), id="its room is not needed"),
         pytest.param([running("a", 80, worked=1000), tenant("s", 40, State.SUSPENDED)], 1001, None, id="a presumed wish displaces no work"),
         pytest.param([running("a", 80, worked=980), tenant("s", 40, State.SUSPENDED)], 999, None, id="no wish is presumed yet"),
         pytest.param([running("a", 80, worked=980), tenant("s", 40, State.SUSPENDED)], 1000, ("suspend", "a"), id="a wish is presumed"),

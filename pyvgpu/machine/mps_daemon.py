@@ -14,7 +14,9 @@ import contextlib
 import dataclasses
 import fcntl
 import os
+import select
 import shutil
+import signal
 import stat
 import subprocess
 import threading
@@ -39,6 +41,7 @@ _LOCK_FILE = "lock"
 _MESSAGES = "start.log"
 _STEP_SECONDS = 0.01
 _SHOWN_LOG = 200  # characters
+_COMM_LENGTH = 15  # of a process's name in /proc: longer ones are cut
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -140,12 +143,80 @@ def server_state(daemon: Daemon) -> ServerState:
 def end_if_unused(daemon: Daemon, registries: reservations.Registries) -> None:
     """End the daemon and remove its folder, if no run of its device is left."""
     with registries.steady() as live:
-        if any(_uses(promise, daemon) for promise in live):
-            return
-        with contextlib.suppress(errors.UnavailableError, OSError), _locked(daemon):
+        if not any(_uses(promise, daemon) for promise in live):
+            _end(daemon)
+
+
+def end_unused(registries: reservations.Registries) -> None:
+    """End the caller's daemons that no run uses: the last run and its janitor were killed."""
+    prefix = f"{names.MPS_FOLDER}{os.geteuid()}-"
+    if not any(_folders(registry, prefix) for registry in registries.paths):
+        return
+    with registries.steady() as live:
+        for registry in registries.paths:
+            for folder in _folders(registry, prefix):
+                uuid = folder.name.removeprefix(prefix)
+                daemon = _found(folder, uuid)
+                if not any(_uses(promise, daemon) for promise in live):
+                    _end(daemon)
+
+
+def _folders(registry: Path, prefix: str) -> list[Path]:
+    return sorted(registry.glob(f"{prefix}*"))
+
+
+def _found(folder: Path, uuid: str) -> Daemon:
+    """Return the daemon of *folder* as its process tells it: its program and environment."""
+    pid = _read_pid(folder)
+    environment = {}
+    program = Path(PROGRAM)
+    if pid is not None:
+        with contextlib.suppress(OSError):
+            process = Path(f"/proc/{pid}")
+            words = (process / "environ").read_bytes().split(b"\0")
+            environment = dict(os.fsdecode(word).split("=", 1) for word in words if b"=" in word)
+            program = (process / "exe").readlink()
+    return Daemon(program, folder, uuid, uuid, environment)
+
+
+def _end(daemon: Daemon) -> None:
+    """End the daemon, by force if it does not obey, and remove its folder."""
+    with contextlib.suppress(errors.UnavailableError, OSError), _locked(daemon):
+        with _process(daemon.folder) as process:
             with contextlib.suppress(errors.UnavailableError):
                 _send(daemon, "quit")
-            shutil.rmtree(daemon.folder, ignore_errors=True)
+            if process is not None and not _has_ended(process):
+                signal.pidfd_send_signal(process, signal.SIGKILL)
+        shutil.rmtree(daemon.folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _process(folder: Path) -> Iterator[int | None]:
+    """Yield a descriptor of the daemon's process; None if there is none."""
+    pid = _read_pid(folder)
+    descriptor = None
+    if pid is not None:
+        with contextlib.suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(pid)
+    try:
+        yield descriptor
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _read_pid(folder: Path) -> int | None:
+    """Return the pid in the daemon's pid file, if a process of that name has it."""
+    try:
+        pid = int((folder / f"{PROGRAM}.pid").read_text(encoding="ascii"))
+        name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        return None
+    return pid if name == PROGRAM[:_COMM_LENGTH] else None
+
+
+def _has_ended(process: int) -> bool:
+    return bool(select.select([process], [], [], _PATIENCE_SECONDS)[0])
 
 
 class Watcher:

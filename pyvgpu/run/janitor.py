@@ -91,7 +91,8 @@ def tidy(leavings: Leavings) -> None:
         finally:
             os.close(folder)
         leavings.registries.forget(leavings.promise)
-        if leavings.daemon is not None:
+    if leavings.daemon is not None:  # even if another process has removed the reservation
+        with contextlib.suppress(OSError, errors.PyVgpuError):
             mps_daemon.end_if_unused(leavings.daemon, leavings.registries)
     run_files.remove(leavings.tree)
     for file in leavings.files:

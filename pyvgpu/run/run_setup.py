@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyvgpu import device, errors, log, names, nvml, quota, shim
-from pyvgpu.machine import arbiter, holders, quota_socket, reservations
+from pyvgpu.machine import arbiter, holders, mps_daemon, quota_socket, reservations
 from pyvgpu.run import (
     checkpoint_calls,
     context_overhead,
@@ -164,6 +164,7 @@ def opened(plan: RunPlan) -> Iterator[OpenRun]:
     base = plan.base
     run_files.sweep(plan.cache, registries)
     suspender.end_unsupervised(registries.live())
+    mps_daemon.end_unused(registries)
     made = _reserve(registries, plan)
     try:
         if plan.user is not None:

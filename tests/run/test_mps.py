@@ -1,6 +1,7 @@
 """`pyvgpu run --sharing mps`: the daemon, its limits, the shim's quota, and what fails."""
 
 import contextlib
+import dataclasses
 import os
 import re
 import shutil
@@ -17,6 +18,7 @@ from waiting import wait_until
 from pyvgpu import errors, quota, shim
 from pyvgpu.device import Device
 from pyvgpu.machine import mps_daemon, mps_limits, reservations
+from pyvgpu.run import janitor
 from pyvgpu.share import MPS_SERVER_BYTES, Share
 from pyvgpu.simulation import simulator
 
@@ -153,6 +155,55 @@ def test_the_daemon_ends_when_the_supervisor_was_killed(runner, name, machine):
         program.process.kill()
     wait_until(lambda: not Path(f"/proc/{pid}/exe").exists())
     wait_until(lambda: mps_folders(machine) == [])
+
+
+def lone_daemon(machine):
+    """Start a daemon where that of a run would be, without a run; return it as the product's."""
+    registry = reservations.Registries().paths[0 if os.geteuid() == 0 else 1]
+    registry.mkdir(mode=0o1777, exist_ok=True)
+    folder = mps_daemon.folder_of(registry, machine.devices[0].uuid)
+    made = dataclasses.replace(watched_daemon(mps_room.Daemon(folder, machine)), folder=folder)
+    mps_daemon.ensure(made)
+    return made, mps_room.Daemon(folder, machine).pid
+
+
+def test_the_daemon_ends_when_another_process_has_removed_the_reservation(machine, tmp_path):
+    daemon, pid = lone_daemon(machine)
+    lock = os.open(tmp_path, os.O_RDONLY)
+    try:
+        janitor.tidy(
+            janitor.Leavings(
+                reservations.Registries(),
+                tmp_path / "gone",
+                tmp_path / "tree",
+                lock,
+                daemon=daemon,
+            )
+        )
+    finally:
+        os.close(lock)
+    assert not Path(f"/proc/{pid}/exe").exists()
+    assert mps_folders(machine) == []
+
+
+@pytest.mark.parametrize("is_deaf", [False, True], ids=["", "that does not obey"])
+def test_a_daemon_that_no_run_uses_is_ended_by_the_next_run(machine, monkeypatch, is_deaf):
+    """As after the supervisor and its janitor were killed."""
+    _, pid = lone_daemon(machine)
+    if is_deaf:
+        monkeypatch.setattr(mps_daemon, "_PATIENCE_SECONDS", 0.05)
+        os.kill(pid, signal.SIGSTOP)
+    mps_daemon.end_unused(reservations.Registries())
+    wait_until(lambda: not Path(f"/proc/{pid}/exe").exists())
+    assert mps_folders(machine) == []
+
+
+def test_a_pid_file_that_names_another_process_harms_none(machine):
+    daemon, pid = lone_daemon(machine)
+    (daemon.folder / "nvidia-cuda-mps-control.pid").write_text(f"{os.getpid()}\n")
+    mps_daemon.end_unused(reservations.Registries())
+    assert mps_folders(machine) == []
+    os.kill(pid, signal.SIGKILL)
 
 
 def test_runs_of_a_device_share_it_by_one_means(runner, name, machine):

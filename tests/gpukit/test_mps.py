@@ -1,17 +1,18 @@
 """MPS daemon: the kit's own is stopped however its stage ends, and any other is left alone."""
 
-import fcntl
 import json
 import os
 import pathlib
 import signal
 import subprocess
 import sys
-import tempfile
 
+import kit_daemons
 import pytest
 import waiting
 from kit import mps
+
+SUPPORT = pathlib.Path(kit_daemons.__file__).parent
 
 # Understands the kit's commands; like NVIDIA's, it runs until it receives `quit`.
 CONTROL = """#!/bin/sh
@@ -29,9 +30,12 @@ read -r question
 echo "$question" > "$pipe"
 """
 
+# Other tests have daemons of simulated machines at the same time: a test sees only its own.
 STAGE = """
-import json, os, sys, time
+import json, sys
+import kit_daemons
 from kit import mps
+kit_daemons.see_only_own(mps)
 with mps.daemon() as variables:
     print(json.dumps(variables), flush=True)
     sys.stdin.readline()
@@ -40,10 +44,7 @@ with mps.daemon() as variables:
 
 @pytest.fixture
 def control(tmp_path, monkeypatch):
-    """Give the folder of a control program that stands in for NVIDIA's.
-
-    The kit sees daemons of the whole machine, so one test at a time has one, in all test runs.
-    """
+    """Give the folder of a control program that stands in for NVIDIA's."""
     path = tmp_path / "bin" / mps.CONTROL
     path.parent.mkdir()
     path.write_text(CONTROL)
@@ -51,10 +52,9 @@ def control(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{path.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("FAKE_FOLDER", str(tmp_path))
     monkeypatch.delenv(mps.PIPE_VARIABLE, raising=False)
-    lock = pathlib.Path(tempfile.gettempdir()) / f"pyvgpu-test-mps.{os.getuid()}.lock"
-    with lock.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield tmp_path
+    monkeypatch.setattr(mps, "running", mps.running)  # undone at the end
+    kit_daemons.see_only_own(mps)
+    return tmp_path
 
 
 def is_running(pid):
@@ -64,9 +64,12 @@ def is_running(pid):
 def start_stage(kit):
     process = subprocess.Popen(
         [sys.executable, "-c", STAGE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONPATH": str(kit.folder)},
+        env={**os.environ, "PYTHONPATH": f"{kit.folder}:{SUPPORT}"},
     )  # fmt: skip
-    return process, json.loads(process.stdout.readline())
+    first = process.stdout.readline()
+    if not first:
+        process.communicate()
+    return process, json.loads(first)
 
 
 @pytest.mark.slow
@@ -136,7 +139,12 @@ def test_on_a_simulated_device_no_daemon_is_started(control, monkeypatch):
 
 
 def test_processes_of_mps_are_found_by_their_names(tmp_path):
-    for pid, name in (("7", "nvidia-cuda-mps"), ("12", "nvidia-cuda-mps-server"), ("9", "bash")):
+    for pid, name, state in (
+        ("7", "nvidia-cuda-mps", "S"),
+        ("12", "nvidia-cuda-mps-server", "R"),
+        ("9", "bash", "S"),
+        ("15", "nvidia-cuda-mps", "Z"),
+    ):
         (tmp_path / pid).mkdir()
-        (tmp_path / pid / "comm").write_text(f"{name}\n")
+        (tmp_path / pid / "stat").write_text(f"{pid} ({name}) {state} 1 1 1 0 -1 4194560\n")
     assert mps.running(tmp_path) == [7, 12]

@@ -20,6 +20,7 @@ CONTROL = "nvidia-cuda-mps-control"
 PIPE_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
 LOG_VARIABLE = "CUDA_MPS_LOG_DIRECTORY"
 START_SECONDS, QUIT_SECONDS = 10, 8
+ZOMBIE = "Z"  # in /proc/PID/stat: ended, and not reaped yet
 
 
 class UnavailableError(Exception):
@@ -29,10 +30,12 @@ class UnavailableError(Exception):
 def running(processes=pathlib.Path("/proc")):
     """Return the pids of MPS daemons and servers of anyone that are seen in *processes*."""
     found = []
-    for name in processes.glob("[0-9]*/comm"):
+    for file in processes.glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            if name.read_text(encoding="utf-8").startswith("nvidia-cuda-mps"):
-                found.append(int(name.parent.name))
+            before, _, after = file.read_text(encoding="utf-8", errors="replace").rpartition(")")
+            name = before.partition("(")[2]
+            if name.startswith("nvidia-cuda-mps") and after.split()[0] != ZOMBIE:
+                found.append(int(file.parent.name))
     return sorted(found)
 
 

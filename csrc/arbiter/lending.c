@@ -176,6 +176,8 @@ static void take_word(const struct tick *tick, struct flow *flow, uint64_t word)
 
 static void collect(struct tick *tick, struct lending_container *tenant)
 {
+    unsigned before = tick->busy;
+
     limit_to_share(tenant, tick->time_ns);
     for (unsigned i = 0; i < tenant->lane_count && tick->busy < LENDING_BUSY; i++) {
         struct lending_process *lane = &tenant->lanes[i];
@@ -188,6 +190,7 @@ static void collect(struct tick *tick, struct lending_container *tenant)
         take_word(tick, flow, lane->idle[1]);
         tick->busy++;
     }
+    tenant->busy = tick->busy - before;
 }
 
 static int compare_backlogs(const void *one, const void *other)

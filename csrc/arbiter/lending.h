@@ -71,6 +71,7 @@ struct lending_container { /* one container */
     uint64_t woken_ns;  /* when it first had work after a pause */
     uint64_t waited_ns; /* when it was last seen to wait for its share */
     uint32_t used;      /* recent use, of CLOCK_WHOLE */
+    uint32_t busy;      /* its processes that had work since the last tick */
     struct clock_alone moments[LENDING_MOMENTS]; /* when one of its processes was alone */
     unsigned moment;                             /* the last of them */
     struct others_container others;

@@ -77,6 +77,7 @@ void page_write(struct clock_file *page, const struct lending *lending,
     page->lent = tenant ? tenant->lent : lending->lent;
     page->tenants = lending->tenants - lending->outside;
     page->outside = lending->outside;
+    page->spared = tenant && lending->busy == tenant->busy;
     if (tenant) {
         const struct clock_alone *last = &tenant->moments[tenant->moment];
 

@@ -32,7 +32,31 @@ static int64_t claim_time(struct usage_compute *shared, uint64_t now)
                                                                          : (int64_t) (now - from);
 }
 
-void budget_fill(struct usage_compute *shared, uint32_t rate, int64_t keep_ns, uint64_t now)
+static void save(struct usage_compute *shared, int64_t ns, int64_t most)
+{
+    int64_t saved = __atomic_load_n(&shared->saved_ns, __ATOMIC_RELAXED);
+
+    while (!__atomic_compare_exchange_n(&shared->saved_ns, &saved, within(saved + ns, 0, most), 1,
+                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        ;
+}
+
+void budget_draw(struct usage_compute *shared, int64_t ns)
+{
+    int64_t saved = __atomic_load_n(&shared->saved_ns, __ATOMIC_RELAXED);
+    int64_t drawn;
+
+    do {
+        drawn = smaller(saved, ns);
+        if (drawn <= 0)
+            return;
+    } while (!__atomic_compare_exchange_n(&shared->saved_ns, &saved, saved - drawn, 1,
+                                          __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    __atomic_add_fetch(&shared->budget_ns, drawn, __ATOMIC_RELAXED);
+}
+
+void budget_fill(struct usage_compute *shared, uint32_t rate, int64_t keep_ns, int64_t save_ns,
+                 uint64_t now)
 {
     int64_t passed = claim_time(shared, now);
     int64_t gained = passed < 0 ? BUDGET_START_NS : budget_part(passed, rate);
@@ -46,6 +70,7 @@ void budget_fill(struct usage_compute *shared, uint32_t rate, int64_t keep_ns, u
         filled = larger(smaller(budget + gained, most), smaller(budget, most));
     while (!__atomic_compare_exchange_n(&shared->budget_ns, &budget, filled, 1, __ATOMIC_RELAXED,
                                         __ATOMIC_RELAXED));
+    save(shared, larger(budget + gained - filled, 0), larger(budget_part(save_ns, rate) - most, 0));
 }
 
 int64_t budget_time_for(int64_t ns, uint32_t rate)

@@ -24,8 +24,13 @@ static inline int64_t budget_left(const struct usage_compute *shared)
     return __atomic_load_n(&shared->budget_ns, __ATOMIC_RELAXED);
 }
 
-/* Fill it up to *now* at *rate*, to at most the inflow of *keep_ns*. */
-void budget_fill(struct usage_compute *shared, uint32_t rate, int64_t keep_ns, uint64_t now);
+/* Fill it up to *now* at *rate*, to at most the inflow of *keep_ns*. What exceeds that is saved, up
+ * to the inflow of *save_ns* together with the budget. */
+void budget_fill(struct usage_compute *shared, uint32_t rate, int64_t keep_ns, int64_t save_ns,
+                 uint64_t now);
+
+/* Add at most *ns* of what was saved. */
+void budget_draw(struct usage_compute *shared, int64_t ns);
 
 /* How long it takes to gain *ns*; long enough for the next refill to add it. */
 int64_t budget_time_for(int64_t ns, uint32_t rate);

@@ -290,3 +290,8 @@ uint32_t clock_above(const struct clock_view *view, uint64_t now)
 {
     return is_fresh(view, now) ? view->page.above : 0;
 }
+
+int clock_spared(const struct clock_view *view, uint64_t now)
+{
+    return is_fresh(view, now) && view->page.spared;
+}

@@ -73,6 +73,9 @@ uint32_t clock_sharers(const struct clock_view *view);
  * without a clock. */
 uint32_t clock_above(const struct clock_view *view, uint64_t now);
 
+/* Whether no other container had work a moment ago; 0 without a clock. */
+int clock_spared(const struct clock_view *view, uint64_t now);
+
 /* How much elastic containers may have beyond their share, for each CLOCK_WHOLE of it. */
 uint32_t clock_lent(const struct clock_view *view, uint64_t now);
 

@@ -10,7 +10,8 @@
 #define CHUNK_LEAST_NS (MILLISECOND / 5)
 #define CHUNK_MOST_NS  MILLISECOND
 
-/* For how much time an unused share is kept: less beside others, which have used it. */
+/* For how much time an unused share is kept: less beside others, which have used it. The rest is
+ * saved, and drawn while they have no work. */
 #define KEEP_ALONE_NS  (1000 * MILLISECOND)
 #define KEEP_BESIDE_NS (100 * MILLISECOND)
 
@@ -159,8 +160,13 @@ int governor_buy(struct governor *governor, const struct governor_share *share, 
     uint32_t rate = rate_of(share);
     int64_t budget, enough;
 
-    budget_fill(governor->shared, rate, share->beside ? KEEP_BESIDE_NS : KEEP_ALONE_NS, now);
+    budget_fill(governor->shared, rate, share->beside ? KEEP_BESIDE_NS : KEEP_ALONE_NS,
+                KEEP_ALONE_NS, now);
     budget = budget_left(governor->shared);
+    if (share->spared && budget < budget_part(PAUSE_NS, rate)) {
+        budget_draw(governor->shared, budget_part(PAUSE_NS, rate) - budget);
+        budget = budget_left(governor->shared);
+    }
     if (budget <= 0)
         begin_pause(governor);
     enough = budget_part(pause_ns(governor), rate);

@@ -112,7 +112,8 @@ struct governor_share {
     uint32_t own;   /* vcore */
     uint32_t limit; /* elastic: the most it may have; hard: the same as own */
     uint32_t lent;  /* clock_lent(); 0 if no clock can be trusted */
-    int beside;     /* other containers have a share of the device */
+    int beside;     /* other containers have a share of the device, */
+    int spared;     /* and had no work on it a moment ago */
 };
 
 /* Where work of *ns* placed behind *after_ns* ends on the axis. */

@@ -157,7 +157,9 @@ struct usage_compute {    /* one per device: GPU time of the whole container, se
     uint64_t active_ns;   /* CLOCK_MONOTONIC up to which there is work, as far as was foreseen */
     uint64_t waited_ns;   /* total time that launches waited */
     uint64_t waits;       /* number of launches that waited */
-    uint64_t spare[26];   /* the first three had a meaning for older arbiters, unless they are 0 */
+    uint64_t spare[3];    /* had a meaning for older arbiters, unless they are 0 */
+    int64_t saved_ns;     /* part of the share beyond what budget_ns keeps, see budget.h */
+    uint64_t more_spare[22];
 };
 
 struct usage_work {    /* one process on one device; both only grow and wrap, in WORK_UNIT_NS */
@@ -228,7 +230,8 @@ struct clock_file { /* one per device and run, written by the arbiter, readable 
     uint32_t alone;          /* its slot + 1; 0: none */
     uint32_t outside;        /* not 0: processes that belong to no container use the device */
     uint32_t above;          /* CLOCK_ABOVE_*; changes between beats, too */
-    uint32_t reserved[4];
+    uint32_t spared;         /* not 0: no other container had work since the last beat */
+    uint32_t reserved[3];
     struct clock_sample samples[248];
     /* behind the first page */
     struct clock_alone moments[16]; /* recent ones of processes of this container, in any order */

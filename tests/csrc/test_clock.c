@@ -159,6 +159,22 @@ static void test_stopped_clock_throttles_no_lower_priority(void)
     CHECK_EQUAL("too old", clock_above(&view, page.beat_ns + 100 * MS), 0);
 }
 
+static void test_stopped_clock_spares_no_container(void)
+{
+    struct clock_file page = page_of_200_ms();
+    struct clock_view view = {0};
+
+    page.spared = 1;
+    CHECK("no clock", !clock_spared(&view, start));
+    clock_judge(&view, &page, page.beat_ns);
+    CHECK("as it says", clock_spared(&view, page.beat_ns + 99 * MS));
+    CHECK("too old", !clock_spared(&view, page.beat_ns + 100 * MS));
+    page.spared = 0;
+    page.beat_ns += 1;
+    clock_judge(&view, &page, page.beat_ns);
+    CHECK("another container has work", !clock_spared(&view, page.beat_ns));
+}
+
 /* The process in slot 3 was alone from 50 to 150 ms; the clock's beat is at 200 ms. */
 static struct clock_file page_of_slot_3(void)
 {
@@ -382,6 +398,7 @@ int main(void)
     test_rate_is_at_least_an_equal_part_of_busy_containers();
     test_lent_share_ends_with_the_clock();
     test_stopped_clock_throttles_no_lower_priority();
+    test_stopped_clock_spares_no_container();
     test_last_exclusive_interval_is_for_its_process_only();
     test_every_exclusive_interval_counts();
     test_time_of_other_containers();

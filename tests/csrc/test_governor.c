@@ -256,6 +256,33 @@ static void test_contended_budget_keeps_less_unused_time(void)
     CHECK_EQUAL("beside others, of 100 ms", kept(1), 50 * MS);
 }
 
+/* Whether 50 ms beyond a budget of *budget* are admitted to a container with savings. */
+static int admits_with_savings(int64_t budget, int spared)
+{
+    struct governor_share share = {.own = HALF, .limit = HALF, .beside = 1, .spared = spared};
+    uint64_t until;
+
+    begin();
+    governor_buy(&governor, &share, 0, 0, start + 600 * MS, &until);
+    shared.budget_ns = budget;
+    return governor_buy(&governor, &share, 50 * MS, 50 * MS, start + 600 * MS, &until);
+}
+
+static void test_savings_are_drawn_while_others_have_no_work(void)
+{
+    int64_t pause = PAUSE_NS / 2; /* the share of it */
+
+    CHECK("not while they have", !admits_with_savings(-MS, 0));
+    CHECK_EQUAL("all are kept", shared.saved_ns, 250 * MS + BUDGET_START_NS);
+    CHECK("instead of a pause", admits_with_savings(-MS, 1));
+    CHECK_EQUAL("as much as a pause gains", shared.budget_ns, pause - 50 * MS);
+    CHECK_EQUAL("and the debt", shared.saved_ns, 250 * MS + BUDGET_START_NS - pause - MS);
+    CHECK("a full budget", admits_with_savings(pause, 1));
+    CHECK_EQUAL("needs none", shared.saved_ns, 250 * MS + BUDGET_START_NS);
+    CHECK("a great debt", !admits_with_savings(-400 * MS, 1));
+    CHECK_EQUAL("takes all", shared.saved_ns, 0);
+}
+
 static void test_unlimited_container_never_waits_and_publishes(void)
 {
     governor.unlimited = 1;

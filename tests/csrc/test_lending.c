@@ -101,6 +101,8 @@ static void finished_work_is_no_backlog(void)
     CHECK_EQUAL("finished work leaves no backlog", scene.lanes[1][0].backlog_ns, 0);
     CHECK_EQUAL("the other is alone then", pass(1000 * UNIT), 1000 * UNIT);
     CHECK_EQUAL("one has work", scene.lending.busy, 1);
+    CHECK_EQUAL("of the first container", scene.tenants[0].busy, 1);
+    CHECK_EQUAL("not of the second", scene.tenants[1].busy, 0);
     pass(30000 * UNIT);
     CHECK_EQUAL("overdue work counts as done, even if not reported", scene.lanes[0][0].backlog_ns,
                 0);
@@ -522,6 +524,28 @@ static void play(uint64_t seed, unsigned lanes, uint64_t shortest_ns)
     CHECK("something was taken off", moved > 100);
 }
 
+static void page_tells_whether_others_have_work(void)
+{
+    set_scene(2);
+    open_pages();
+    give(0, 3000 * UNIT);
+    pass(1000 * UNIT);
+    page_write(&pages[0], &scene.lending, &scene.tenants[0]);
+    page_write(&pages[1], &scene.lending, &scene.tenants[1]);
+    CHECK("the only one with work", pages[0].spared);
+    CHECK("not the other", !pages[1].spared);
+    give(1, 3000 * UNIT);
+    pass(1000 * UNIT);
+    page_write(&pages[0], &scene.lending, &scene.tenants[0]);
+    CHECK("until that has some", !pages[0].spared);
+    pass(8000 * UNIT);
+    pass(1000 * UNIT);
+    page_write(&pages[0], &scene.lending, &scene.tenants[0]);
+    CHECK("no container has work", pages[0].spared);
+    page_write(&pages[0], &scene.lending, NULL);
+    CHECK("the device's own page has no container", !pages[0].spared);
+}
+
 static void random_schedules_keep_clocks_plausible(void)
 {
     static const unsigned lanes[] = {1, 2, 5, 15};
@@ -789,6 +813,7 @@ int main(void)
     correction_is_summed_over_a_containers_processes();
     long_silent_process_gets_no_correction();
     correction_spreads_over_all_clock_points();
+    page_tells_whether_others_have_work();
     random_schedules_keep_clocks_plausible();
     exclusive_intervals_are_published_afterwards();
     exclusive_interval_restarts_when_containers_change();

@@ -176,6 +176,7 @@ void limited_devices_read_clock(struct pace_device *device, uint64_t now)
     __atomic_store_n(&device->above, pace.gives_way ? clock_above(&device->clock, now) : 0,
                      __ATOMIC_RELAXED);
     device->share.beside = device->clock.met && device->clock.page.tenants > 1;
+    device->share.spared = clock_spared(&device->clock, now);
 }
 
 int pace_watch(void)

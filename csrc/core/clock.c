@@ -274,6 +274,11 @@ int clock_others(const struct clock_view *view, uint64_t begin, uint64_t end,
     return 1;
 }
 
+int clock_had_little(const struct clock_others *others, uint32_t rate)
+{
+    return others->had_ns <= others->at_work_ns / 8 && rate >= CLOCK_WHOLE - CLOCK_WHOLE / 8;
+}
+
 uint32_t clock_sharers(const struct clock_view *view)
 {
     uint32_t sharers = view->sharers > view->sharers_before ? view->sharers : view->sharers_before;

@@ -61,6 +61,10 @@ struct clock_others {
 int clock_others(const struct clock_view *view, uint64_t begin, uint64_t end,
                  struct clock_others *others);
 
+/* Whether others had at most an eighth of the time, both by what they publish, a guess perhaps, and
+ * by the clock's *rate* for it, of CLOCK_WHOLE: two estimates that err for different reasons. */
+int clock_had_little(const struct clock_others *others, uint32_t rate);
+
 /* For how long from *begin* on, up to *end*, no other process had work, ns; 0 if any had since
  * *since*, which is earlier. */
 uint64_t clock_alone_time(const struct clock_view *view, uint64_t since, uint64_t begin,

@@ -461,7 +461,7 @@ static void review(struct governor *governor, uint64_t number)
         correction = row->under_ns - error;
     row->over_ns += correction;
     row->under_ns -= correction;
-    row->whole_ns += busy_length(bin->parts);
+    row->whole_ns += bin->rate < CLOCK_WHOLE ? busy_length(bin->parts) : 0;
     row->length_ns += busy_length(bin->parts);
     row->given_ns += busy_length(bin->given);
     row->counted_ns += bin->counted_ns;
@@ -486,9 +486,12 @@ static uint32_t rate_of_bin(const struct clock_view *clock, uint64_t begin_ns, u
     struct clock_others others;
     double rate;
 
-    *exact = clock_others(clock, begin_ns, end_ns, &others) && !others.unsure_ns;
+    uint32_t fair = clock_rate(clock, begin_ns, end_ns, now);
+
+    *exact = clock_others(clock, begin_ns, end_ns, &others) &&
+             (!others.unsure_ns || clock_had_little(&others, fair));
     if (!*exact)
-        return clock_rate(clock, begin_ns, end_ns, now);
+        return fair;
     if (!others.had_ns)
         return CLOCK_WHOLE;
     if (others.had_ns >= others.at_work_ns)

@@ -251,6 +251,16 @@ static void test_every_exclusive_interval_counts(void)
                 clock_alone_time(&view, start + 166 * MS, start + 166 * MS, start + 169 * MS), 0);
 }
 
+static void test_others_had_little_if_both_estimates_say_so(void)
+{
+    struct clock_others little = {.had_ns = 125 * MS, .at_work_ns = 1000 * MS};
+    struct clock_others more = {.had_ns = 126 * MS, .at_work_ns = 1000 * MS};
+
+    CHECK("an eighth", clock_had_little(&little, CLOCK_WHOLE / 8 * 7));
+    CHECK("more by what they publish", !clock_had_little(&more, CLOCK_WHOLE));
+    CHECK("more by the clock", !clock_had_little(&little, CLOCK_WHOLE / 8 * 7 - 1));
+}
+
 static void set_others(struct clock_file *page, uint64_t when, uint32_t had_ns, uint32_t parts,
                        uint32_t unsure)
 {
@@ -402,6 +412,7 @@ int main(void)
     test_last_exclusive_interval_is_for_its_process_only();
     test_every_exclusive_interval_counts();
     test_time_of_other_containers();
+    test_others_had_little_if_both_estimates_say_so();
     test_older_arbiter_has_only_the_last_exclusive_interval();
     test_arbiter_without_counted_containers_proves_no_exclusivity();
     test_sharers_are_remembered_for_a_while();

@@ -1074,16 +1074,22 @@ static void test_time_beyond_the_clock_is_not_corrected(void)
     check_row("and was found again", before + 20 * 9 * MS, FRACTIONS_NS);
 }
 
-/* Others are known to have had a third of the device, though the clock says a half from
- * *divided_ns* on, and nothing until then. */
-static void know_others(uint64_t divided_ns, uint64_t until_ns)
+/* Others published that they had *had_ns* of each cell, while the clock says that they had a half
+ * from *divided_ns* on, and nothing until then. */
+static void publish_others(uint32_t had_ns, uint32_t unsure, uint64_t divided_ns, uint64_t until_ns)
 {
     struct clock_file page = page_of(divided_ns, until_ns);
 
     for (unsigned i = 0; i < OTHERS_CELLS; i++)
-        page.others[i] = OTHERS_CELL_NS / 3 | 64 << OTHERS_PARTS_SHIFT;
+        page.others[i] = had_ns | 64 << OTHERS_PARTS_SHIFT | unsure;
     page.others_until_ns = until_ns;
     clock_judge(&view, &page, until_ns);
+}
+
+/* Others are known to have had a third of the device. */
+static void know_others(uint64_t divided_ns, uint64_t until_ns)
+{
+    publish_others(OTHERS_CELL_NS / 3, 0, divided_ns, until_ns);
 }
 
 static void test_known_time_of_others_overrides_the_clock(void)
@@ -1105,6 +1111,36 @@ static void test_known_time_of_others_overrides_the_clock(void)
     settle(until + (uint64_t) BIN);
     CHECK("and no more than that", is_near((int64_t) governor.busy_ns,
                                            4 * LENGTH * 2 / 3 + 4 * LENGTH / 8 + MS / 2, MS / 4));
+}
+
+/* What a row of 4 LENGTH is charged that is expected to take one, beside others that had *had_ns*
+ * of each cell. */
+static int64_t charge_beside(uint32_t had_ns, uint32_t unsure, int is_divided)
+{
+    uint64_t until = row_start + 4 * (uint64_t) LENGTH;
+    uint64_t end = until + (uint64_t) BIN;
+
+    begin_rows();
+    publish_others(had_ns, unsure, start, row_start);
+    finish_at(row_start, until, LENGTH);
+    publish_others(had_ns, unsure, is_divided ? start : end, end);
+    settle(end);
+    return (int64_t) governor.busy_ns;
+}
+
+static void test_guess_at_little_that_others_had_counts_if_the_clock_agrees(void)
+{
+    uint32_t little = OTHERS_CELL_NS / 16, much = OTHERS_CELL_NS / 4;
+    int64_t all = 4 * LENGTH, error = MS / 2 + all / 8;
+
+    CHECK("the rest was its own, to half a millisecond and an eighth",
+          is_near(charge_beside(little, OTHERS_UNSURE, 0), all - all / 16 - error, MS / 2));
+    CHECK("without others the device loses no time in switches",
+          is_near(charge_beside(0, OTHERS_UNSURE, 0), all - MS / 2, MS / 2));
+    CHECK("more than little is a guess",
+          is_near(charge_beside(much, OTHERS_UNSURE, 0), all - 5 * MS, MS / 2));
+    CHECK("nor does it count if the clock says more",
+          is_near(charge_beside(little, OTHERS_UNSURE, 1), all / 2 - 5 * MS, MS / 2));
 }
 
 static void test_finished_work_is_published(void)
@@ -1565,6 +1601,7 @@ int main(void)
         test_debt_is_paid_at_the_shares_rate,
         test_elastic_is_filled_up_to_its_limit,
         test_contended_budget_keeps_less_unused_time,
+        test_savings_are_drawn_while_others_have_no_work,
         test_unlimited_container_never_waits_and_publishes,
         test_chunk_is_a_small_part_of_the_share,
         test_waits_are_counted_for_metrics,
@@ -1604,6 +1641,7 @@ int main(void)
         test_without_clock_several_streams_took_all_their_time,
         test_time_beyond_the_clock_is_not_corrected,
         test_known_time_of_others_overrides_the_clock,
+        test_guess_at_little_that_others_had_counts_if_the_clock_agrees,
         test_finished_work_is_published,
         test_review_waits_for_work_in_flight,
         test_piece_is_compared_once_the_clock_covers_it,

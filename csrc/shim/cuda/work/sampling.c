@@ -102,7 +102,7 @@ void sampling_note(const struct flight_lane *lane, const struct flight_piece *pi
 /* Beside others, work that found the device idle waited for the turn of others before it began. */
 static void learn(const struct sample *sample, const struct clock_view *clock, uint64_t now)
 {
-    int64_t rate = clock_rate(clock, sample->from_ns, sample->until_ns, now);
+    uint32_t rate = clock_rate(clock, sample->from_ns, sample->until_ns, now);
     uint32_t overlap = sample->device->governor.overlap;
     double part = (double) rate / CLOCK_WHOLE;
     struct costs_sample known = {
@@ -120,7 +120,7 @@ static void learn(const struct sample *sample, const struct clock_view *clock, u
     if (clock_covers(clock, sample->until_ns))
         known.clock_ns = larger((int64_t) ((double) sample->taken_ns * part), 1);
     if (clock_others(clock, sample->from_ns, sample->until_ns, &others) &&
-        others.unsure_ns <= sample->taken_ns / UNSURE_PART)
+        (others.unsure_ns <= sample->taken_ns / UNSURE_PART || clock_had_little(&others, rate)))
         known.own_ns = larger(sample->taken_ns - others.had_ns, 1);
     costs_learn(&pace_costs, sample->cost, &sample->key, &known);
     if (sample->changed)

@@ -45,7 +45,7 @@ PATTERN = "pattern:"
 FOLDER = Path("shared", "traces")  # beside a checkout, or above it
 VCORES = (25, 50, 90, 99)
 PAIRS = ((30, 70), (50, 50))
-PAIR_SECONDS = 0.5
+ALONE_SECONDS, PAIR_SECONDS = 1.5, 3.0
 OVER_POINTS = 2.0
 FREE_RATIO = 1.01
 LONG_WITNESS_NS = 1_000_000
@@ -88,6 +88,10 @@ class Player:
             length = piece.trace.duration * times
             self._bare[key] = self.play(piece.part(None, times), length_ns=length)[0]
         return self._bare[key]
+
+    def repeats(self, piece: Piece, seconds: float) -> int:
+        """Return how often a piece is played to last so long on the driver."""
+        return max(1, math.ceil(seconds * 1e9 / self.bare(piece).makespan_ns))
 
     def bare_pair(self, pieces: Sequence[Piece], times: Sequence[int]) -> list[playback.Played]:
         """Play pieces beside each other on the driver."""
@@ -136,7 +140,7 @@ def pair(
 ) -> list[dict[str, Any]]:
     """Play two pieces beside each other, each again until it has lasted so long."""
     began = time.monotonic()
-    times = [repeats(piece, seconds) for piece in pieces]
+    times = [player.repeats(piece, seconds) for piece in pieces]
     bare = [player.bare(piece, count) for piece, count in zip(pieces, times, strict=True)]
     parts = [p.part(v, n) for p, v, n in zip(pieces, vcores, times, strict=True)]
     played = player.play(*parts, length_ns=min(each.makespan_ns for each in bare))
@@ -182,11 +186,6 @@ def middle(runs: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]:
         times = [run[number]["to_ideal"] for run in runs]
         row["least_to_ideal"], row["most_to_ideal"] = min(times), max(times)
     return chosen
-
-
-def repeats(piece: Piece, seconds: float) -> int:
-    """Return how often a piece is played to last so long."""
-    return max(1, math.ceil(seconds * 1e9 / piece.trace.duration))
 
 
 def _figures(had: playback.Played, bare: playback.Played) -> dict[str, Any]:
@@ -312,7 +311,7 @@ def _run(
                 add(functools.partial(pair, player, (left, right), vcores, seconds))
         return rows
     for piece in pieces:
-        times = repeats(piece, options.seconds)
+        times = player.repeats(piece, options.seconds or ALONE_SECONDS)
         for vcore in (None, *options.vcores):
             add(functools.partial(alone, player, piece, vcore, times))
     return rows

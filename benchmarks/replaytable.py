@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MOST = 1.05  # of the ideal time
+OVER_POINTS = 2.0  # above its share
 PAIR_HEADINGS = ("program", "vcore", "beside", "time", "without shares", "share")
 
 
@@ -19,6 +20,7 @@ class Line:
     title: str
     time: float
     control: float | None  # of the same pair on the bare driver
+    over: float | None = None  # what it had, in percent of the device, if above its share
 
     @property
     def bound(self) -> float:
@@ -26,18 +28,26 @@ class Line:
         return MOST * max(1.0, self.control or 0.0)
 
     @property
-    def kept(self) -> bool:
+    def is_in_time(self) -> bool:
         """Whether it took no longer."""
         return self.time <= self.bound
+
+    @property
+    def kept(self) -> bool:
+        """Whether it took no longer, and had no more than its share."""
+        return self.is_in_time and self.over is None
 
 
 def lines(record: dict[str, Any]) -> list[Line]:
     """Return all rows with a share, in their order."""
-    return [
-        Line(_title(row), row["to_ideal"], row.get("control_to_ideal"))
-        for row in record["rows"]
-        if row["vcore"] is not None
-    ]
+    return [_line(row) for row in record["rows"] if row["vcore"] is not None]
+
+
+def _line(row: dict[str, Any]) -> Line:
+    over = row["vcore"] is not None and row["held"] > row["vcore"] + OVER_POINTS
+    return Line(
+        _title(row), row["to_ideal"], row.get("control_to_ideal"), row["held"] if over else None
+    )
 
 
 def table(record: dict[str, Any]) -> str:
@@ -64,7 +74,7 @@ def _table_of_those_alone(rows: Sequence[dict[str, Any]]) -> str:
     for trace in dict.fromkeys(row["trace"] for row in rows):
         own = {row["vcore"]: row for row in rows if row["trace"] == trace}
         cells = [trace, f"{next(iter(own.values()))['bare_busy']:.0f} %"]
-        cells += [_ratio(own[vcore]) for vcore in (None, *vcores)]
+        cells += [_time_alone(own[vcore]) for vcore in (None, *vcores)]
         found.append(f"| {' | '.join(cells)} |")
     return "\n".join(found) + "\n"
 
@@ -76,17 +86,22 @@ def _table_of_pairs(rows: Sequence[dict[str, Any]]) -> str:
             row["trace"],
             str(row["vcore"]),
             row["beside"],
-            _ratio(row),
+            _time(row),
             f"{row['control_to_ideal']:.2f}",
-            f"{row['held']:.1f} %",
+            f"{row['held']:.1f} %" if _line(row).over is None else f"**{row['held']:.1f} %**",
         )
         found.append(f"| {' | '.join(cells)} |")
     return "\n".join(found) + "\n"
 
 
-def _ratio(row: dict[str, Any]) -> str:
-    line = Line("", row["to_ideal"], row.get("control_to_ideal"))
-    return f"{line.time:.2f}" if line.kept else f"**{line.time:.2f}**"
+def _time(row: dict[str, Any]) -> str:
+    line = _line(row)
+    return f"{line.time:.2f}" if line.is_in_time else f"**{line.time:.2f}**"
+
+
+def _time_alone(row: dict[str, Any]) -> str:
+    over = _line(row).over
+    return _time(row) if over is None else f"{_time(row)} (**{over:.1f} %**)"
 
 
 def _title(row: dict[str, Any]) -> str:

@@ -43,8 +43,8 @@ def test_pair_is_evaluated_while_both_run(player, piece):
     assert left["held"] <= 32
 
 
-def test_short_trace_is_repeated(piece):
-    assert [replay.repeats(piece, seconds) for seconds in (0, 0.2, 0.5)] == [1, 1, 3]
+def test_short_trace_is_repeated(player, piece):
+    assert [player.repeats(piece, seconds) for seconds in (0, 0.19, 0.5)] == [1, 1, 3]
 
 
 def test_median_run_counts_and_extremes_are_recorded():

@@ -9,10 +9,10 @@
 
 #define PATIENCE_NS UINT64_C(1000000) /* how long an undecided charge waits for others */
 
-/* The highest limit, a petabyte, and the bits of a word that show that it is half full, of bytes or
- * of undecided charges: then it takes one more charge, but none that stays undecided. */
-#define LEDGER_MAXIMUM (LEDGER_PENDING >> 2)
-#define WORD_CROWDED   ((UINT64_C(1) << 63) | (LEDGER_PENDING >> 1))
+/* The highest limit, half a petabyte, and the bits of a word that show that it is half full, of
+ * bytes or of undecided charges: then it takes one more charge, but none that stays undecided. */
+#define LEDGER_MAXIMUM (LEDGER_BLOCK >> 2)
+#define WORD_CROWDED   ((UINT64_C(1) << 63) | (LEDGER_BLOCK >> 1))
 
 /* A thread of this process insists on its refused charge; the others stand back. */
 static int insisting;
@@ -47,6 +47,45 @@ static uint64_t beside_words(const struct region *region, unsigned device)
     return at_most(extra, LEDGER_BYTES) + at_most(orphaned, LEDGER_BYTES);
 }
 
+static uint32_t with_state(uint32_t block, uint32_t state)
+{
+    return (block & ~(uint32_t) BLOCK_STATE) | state;
+}
+
+/* The state of a slot's block, for a word with the flag; NULL if it has none. */
+static uint32_t *block_of(const struct region *region, unsigned device, unsigned slot)
+{
+    return region->blocks && slot < BLOCK_SLOTS ? &region->blocks[slot][device] : NULL;
+}
+
+/* The bytes of a word that count. The state is read after the word. If the owner has written the
+ * word since, then either it charged bytes that we miss, and its sum has seen our charge; or it
+ * refunded some, and we count too many. A block that was taken counts for no process until its
+ * owner charges one again, by a sum. */
+static uint64_t bytes_of(const struct region *region, unsigned device, unsigned slot, uint64_t word)
+{
+    uint64_t bytes = word & LEDGER_BYTES;
+    const uint32_t *block = unlikely(word & LEDGER_BLOCK) ? block_of(region, device, slot) : NULL;
+
+    if (unlikely(block) && (__atomic_load_n(block, __ATOMIC_SEQ_CST) & BLOCK_STATE) == BLOCK_TAKEN)
+        bytes -= at_most(bytes, BLOCK_BYTES);
+    return bytes;
+}
+
+/* Take the block that a slot has reserved and does not use, if any. */
+static void take_block(const struct region *region, unsigned device, unsigned slot, uint64_t word)
+{
+    uint32_t *block = unlikely(word & LEDGER_BLOCK) ? block_of(region, device, slot) : NULL;
+    uint32_t state = likely(!block) ? 0 : __atomic_load_n(block, __ATOMIC_SEQ_CST);
+
+    /* If its owner was faster, it has used the block, or set the flag once more. */
+    while (unlikely((state & BLOCK_STATE) == BLOCK_CACHED) &&
+           !__atomic_compare_exchange_n(block, &state, with_state(state, BLOCK_TAKEN), 0,
+                                        __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+        ;
+}
+
+/* The sum that a refusal needs: all reserved blocks are taken first. */
 static struct sum sum_words(const struct region *region, unsigned device, unsigned own)
 {
     const uint64_t *words = region->usage->charged[device];
@@ -57,7 +96,8 @@ static struct sum sum_words(const struct region *region, unsigned device, unsign
         uint64_t word = __atomic_load_n(&words[slot], __ATOMIC_SEQ_CST);
         unsigned pending = (unsigned) (word >> LEDGER_PENDING_SHIFT);
 
-        sum.bytes += word & LEDGER_BYTES;
+        take_block(region, device, slot, word);
+        sum.bytes += bytes_of(region, device, slot, word);
         sum.pending += pending;
         if (unlikely(pending) && slot < own)
             sum.lower_pending = 1;
@@ -65,7 +105,7 @@ static struct sum sum_words(const struct region *region, unsigned device, unsign
     return sum;
 }
 
-/* The bytes alone, decided or not: enough to know that a charge fits, and what is held. */
+/* The bytes alone, decided or not, and with reserved blocks: enough to know that a charge fits. */
 static uint64_t sum_bytes(const struct region *region, unsigned device)
 {
     const uint64_t *words = region->usage->charged[device];
@@ -73,7 +113,7 @@ static uint64_t sum_bytes(const struct region *region, unsigned device)
     uint64_t sum = beside_words(region, device);
 
     for (unsigned slot = 0; slot < end; slot++)
-        sum += __atomic_load_n(&words[slot], __ATOMIC_SEQ_CST) & LEDGER_BYTES;
+        sum += bytes_of(region, device, slot, __atomic_load_n(&words[slot], __ATOMIC_SEQ_CST));
     return sum;
 }
 
@@ -179,6 +219,74 @@ static int contend(struct ledger *ledger, unsigned device, uint64_t bytes, uint6
     return decide(ledger, device, bytes, limit, sum);
 }
 
+/* The following functions are called with the words locked; only they and sums of other processes
+ * change the state of our block, and the latter only from BLOCK_CACHED to BLOCK_TAKEN. */
+
+/* Clear the flag, and refund the block unless it is in use. */
+static void drop_block(struct region *region, unsigned device, uint32_t *block)
+{
+    uint32_t state = __atomic_load_n(block, __ATOMIC_RELAXED);
+    uint64_t change = LEDGER_BLOCK;
+
+    if ((state & BLOCK_STATE) != BLOCK_USED) {
+        /* It counts no longer, and is not refunded twice. */
+        __atomic_store_n(block, with_state(state, BLOCK_TAKEN), __ATOMIC_SEQ_CST);
+        change += BLOCK_BYTES;
+    }
+    change_word(region, device, -change, __ATOMIC_RELEASE);
+}
+
+/* Charge our reserved block: 1 if there is one. It must have been within limits that are still in
+ * force; and while the node side measures more than was charged, each charge is summed. */
+static int reuse_block(struct ledger *ledger, unsigned device)
+{
+    struct region *region = ledger->region;
+    uint32_t *block = block_of(region, device, (unsigned) region->slot);
+    uint32_t state = __atomic_load_n(block, __ATOMIC_RELAXED);
+
+    if (likely((state & BLOCK_STATE) == BLOCK_CACHED &&
+               ledger->block_generation[device] == region_generation(region->quota) &&
+               !__atomic_load_n(&region->extra_total[device], __ATOMIC_RELAXED) &&
+               __atomic_compare_exchange_n(block, &state, with_state(state, BLOCK_USED), 0,
+                                           __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)))
+        return 1;
+    if ((state & BLOCK_STATE) != BLOCK_USED)
+        drop_block(region, device, block);
+    return 0;
+}
+
+/* Reserve a block that is being freed: 1 if it need not be refunded. */
+static int cache_block(struct ledger *ledger, unsigned device)
+{
+    struct region *region = ledger->region;
+    uint32_t *block = block_of(region, device, (unsigned) region->slot);
+    uint64_t generation;
+    uint32_t state;
+
+    if (unlikely(!block))
+        return 0;
+    state = __atomic_load_n(block, __ATOMIC_RELAXED);
+    if (likely(region->words[device] & LEDGER_BLOCK)) {
+        if (likely((state & BLOCK_STATE) == BLOCK_USED)) {
+            __atomic_store_n(block, with_state(state, BLOCK_CACHED), __ATOMIC_RELEASE);
+            return 1;
+        }
+        return 0;
+    }
+    /* A process that is alone writes to no line of others. */
+    if (likely(count_slots(region) == 1))
+        return 0;
+    generation = __atomic_load_n(&ledger->generation, __ATOMIC_ACQUIRE);
+    if (region_generation(region->quota) != generation ||
+        __atomic_load_n(&region->extra_total[device], __ATOMIC_RELAXED) ||
+        sum_bytes(region, device) > limit_of(ledger, device))
+        return 0;
+    ledger->block_generation[device] = generation;
+    __atomic_store_n(block, with_state(state + BLOCK_STATE + 1, BLOCK_CACHED), __ATOMIC_RELEASE);
+    change_word(region, device, LEDGER_BLOCK, __ATOMIC_RELEASE);
+    return 1;
+}
+
 static inline int charge(struct ledger *ledger, unsigned device, uint64_t bytes, uint64_t limit)
 {
     struct region *region = ledger->region;
@@ -190,6 +298,11 @@ static inline int charge(struct ledger *ledger, unsigned device, uint64_t bytes,
     /* Like propose() and admit(), under one lock. No word may be read until all processes see the
      * store that proposes; they may see later that it was admitted. */
     spin_lock(&region->words_locked, LOCK_LEDGER);
+    if (bytes == BLOCK_BYTES && (region->words[device] & LEDGER_BLOCK) &&
+        reuse_block(ledger, device)) {
+        spin_unlock(&region->words_locked, LOCK_LEDGER);
+        return 0;
+    }
     change_word(region, device, LEDGER_PENDING + bytes, __ATOMIC_SEQ_CST);
     if (likely(sum_bytes(region, device) <= limit)) {
         change_word(region, device, -LEDGER_PENDING, __ATOMIC_RELEASE);
@@ -252,12 +365,20 @@ void ledger_refund(struct ledger *ledger, unsigned device, uint64_t bytes)
     struct region *region = ledger->region;
 
     spin_lock(&region->words_locked, LOCK_LEDGER);
-    change_word(region, device, -bytes, __ATOMIC_RELEASE);
+    if (bytes != BLOCK_BYTES || !cache_block(ledger, device))
+        change_word(region, device, -bytes, __ATOMIC_RELEASE);
     spin_unlock(&region->words_locked, LOCK_LEDGER);
 }
 
 uint64_t ledger_used(struct ledger *ledger, unsigned device)
 {
+    const struct region *region = ledger->region;
+    unsigned end = count_slots(region);
+    uint64_t sum;
+
     slots_reap(ledger->region);
-    return sum_bytes(ledger->region, device);
+    sum = beside_words(region, device);
+    for (unsigned slot = 0; slot < end; slot++)
+        sum += region_held(region, device, slot);
+    return sum;
 }

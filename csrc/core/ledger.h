@@ -7,6 +7,12 @@
  * charges the one that was added last has seen all others in its sum, so the sum of admitted
  * charges never exceeds the limit, at any instant and whichever process dies where.
  *
+ * All processes write to the same cache lines of words. Small allocations come from blocks of 2 MiB
+ * (core/blocks.h), so many of them charge and refund one block, over and over. A process therefore
+ * keeps its last freed block reserved in its word: it allocates and frees it again by a state in a
+ * cache line of its own, without a sum. Any process that would refuse a charge first takes the
+ * reserved blocks of all processes; a reserved block is never reported as held.
+ *
  * It knows no CUDA: devices are indexes into the quota, results are 0 or -errno.
  */
 #ifndef PYVGPU_CORE_LEDGER_H
@@ -18,6 +24,8 @@ struct ledger {
     struct region *region;
     uint64_t limit[REGION_DEVICES]; /* bytes, by device; written atomically when limits change */
     uint64_t generation;            /* of these limits, written after them */
+    /* The generation in which our reserved block was within the limit. */
+    uint64_t block_generation[REGION_DEVICES];
 };
 
 /* Reserve *bytes* for this process on *device*: 0, or -ENOMEM if they do not fit.
@@ -30,10 +38,11 @@ struct ledger {
  * for at most a millisecond. Within a process one thread at a time acts for its slot. */
 int ledger_charge(struct ledger *ledger, unsigned device, uint64_t bytes);
 
-/* Refund bytes that were charged. */
+/* Refund bytes that were charged. A block may stay reserved for this process. */
 void ledger_refund(struct ledger *ledger, unsigned device, uint64_t bytes);
 
-/* Bytes held on *device* by all processes; reaps dead ones first unless that was done recently. */
+/* Bytes held on *device* by all processes, without reserved blocks; reaps dead ones first unless
+ * that was done recently. */
 uint64_t ledger_used(struct ledger *ledger, unsigned device);
 
 #endif

@@ -37,7 +37,8 @@ _Static_assert(offsetof(struct usage_file, links) == 332544, "links");
 _Static_assert(sizeof(struct usage_link) == 16, "link");
 _Static_assert(offsetof(struct usage_file, idle) == 463616, "idle");
 _Static_assert(offsetof(struct usage_file, progress) == 496384, "progress");
-_Static_assert(sizeof(struct usage_file) == 1020672, "usage");
+_Static_assert(offsetof(struct usage_file, blocks) == 1020672, "blocks");
+_Static_assert(sizeof(struct usage_file) == 1028864, "usage");
 _Static_assert(offsetof(struct usage_compute, spare) == 48, "compute");
 _Static_assert(offsetof(struct clock_file, spare_ns) == 72, "clock");
 _Static_assert(offsetof(struct clock_file, alone) == 100, "clock");
@@ -99,6 +100,35 @@ int region_limits(const struct quota_file *quota, struct quota_limits *limits)
     return limits->generation != 0;
 }
 
+#define STABLE_TRIES 4 /* to read a word and a state that belong together */
+
+uint64_t region_held(const struct region *region, unsigned device, unsigned slot)
+{
+    const uint64_t *place = &region->usage->charged[device][slot];
+    uint64_t word = __atomic_load_n(place, __ATOMIC_SEQ_CST);
+    const uint32_t *block;
+    uint32_t before, state;
+    uint64_t bytes;
+
+    if (likely(!(word & LEDGER_BLOCK)) || !region->blocks || slot >= BLOCK_SLOTS)
+        return word & LEDGER_BYTES;
+    /* If the state is the same before and after, and so is its number, the word belongs to it: a
+     * block that was taken is used again only after the flag was set once more. */
+    block = &region->blocks[slot][device];
+    state = __atomic_load_n(block, __ATOMIC_SEQ_CST);
+    for (int tries = 0; tries < STABLE_TRIES; tries++) {
+        before = state;
+        word = __atomic_load_n(place, __ATOMIC_SEQ_CST);
+        state = __atomic_load_n(block, __ATOMIC_SEQ_CST);
+        if (state == before)
+            break;
+    }
+    bytes = word & LEDGER_BYTES;
+    if (!(word & LEDGER_BLOCK) || (state & BLOCK_STATE) == BLOCK_USED || bytes < BLOCK_BYTES)
+        return bytes;
+    return bytes - BLOCK_BYTES;
+}
+
 /* Identifies one of the two files: its magic, and its size in the known layouts. */
 struct kind {
     uint64_t magic;
@@ -109,12 +139,14 @@ static const struct kind quota_kind = {QUOTA_MAGIC,
                                        {[1] = offsetof(struct quota_file, extra_total),
                                         [2] = sizeof(struct quota_file),
                                         [3] = sizeof(struct quota_file),
-                                        [4] = sizeof(struct quota_file)}};
+                                        [4] = sizeof(struct quota_file),
+                                        [5] = sizeof(struct quota_file)}};
 static const struct kind usage_kind = {USAGE_MAGIC,
                                        {[1] = offsetof(struct usage_file, link_end),
                                         [2] = offsetof(struct usage_file, idle),
                                         [3] = offsetof(struct usage_file, progress),
-                                        [4] = sizeof(struct usage_file)}};
+                                        [4] = offsetof(struct usage_file, blocks),
+                                        [5] = sizeof(struct usage_file)}};
 
 static const uint64_t no_extra[REGION_DEVICES];
 
@@ -188,6 +220,7 @@ static enum region_failure open_usage(struct region *region, uint32_t *layout,
     region->links = failure || *layout < 2 ? NULL : region->usage->links;
     region->idle = failure || *layout < 3 ? NULL : region->usage->idle;
     region->progress = failure || *layout < 4 ? NULL : region->usage->progress;
+    region->blocks = failure || *layout < 5 ? NULL : region->usage->blocks;
     return failure;
 }
 

@@ -23,7 +23,7 @@
 #define REGION_LINKS   8192
 
 /* Each layout appends the fields so marked below to quota or usage; older files end before them. */
-#define REGION_LAYOUT     4
+#define REGION_LAYOUT     5
 #define REGION_LAYOUT_OLD 1
 
 /* Older shims that know this layout of a clock read only its first page, so header.size is that. */
@@ -55,8 +55,17 @@
 #define POLICY_ELASTIC 1
 #define POLICY_MPS     2 /* vcore is a percentage of the SMs, by MPS; no launch waits */
 
-/* A word of the ledger: bytes in the low bits, the number of undecided charges above. */
+/* A word of the ledger: bytes in the low bits, a flag, and above it the number of undecided
+ * charges. The flag: one block of these bytes counts only by its state in usage_file.blocks. */
+#define LEDGER_BLOCK_SHIFT   51
 #define LEDGER_PENDING_SHIFT 52
+
+#define BLOCK_SLOTS  128
+#define BLOCK_BYTES  2097152 /* as BLOCKS_BYTES in blocks.h */
+#define BLOCK_STATE  3       /* these bits; the others number the times that the flag was set */
+#define BLOCK_USED   1       /* memory of the process */
+#define BLOCK_CACHED 2       /* freed, and reserved for the next allocation of the process */
+#define BLOCK_TAKEN  3       /* no longer reserved: a process was about to refuse an allocation */
 
 /* The word of a link: its slot + 1 in the lowest bits, then its device, its flags, and as many bits
  * of the hash of its key as fit. The slot alone: it is being written. */
@@ -198,6 +207,8 @@ struct usage_file {
                                   slots only, in any order; 0: none */
     /* since layout 4 */
     uint64_t progress[16][128][32]; /* for the same slots, in any order; 0: none */
+    /* since layout 5 */
+    uint32_t blocks[128][16]; /* BLOCK_*, by slot, by device: a cache line for each slot */
 };
 
 struct clock_sample { /* when share_ns had which value */
@@ -242,7 +253,8 @@ struct clock_file { /* one per device and run, written by the arbiter, readable 
 
 /* END LAYOUT */
 
-#define LEDGER_BYTES   ((UINT64_C(1) << LEDGER_PENDING_SHIFT) - 1)
+#define LEDGER_BYTES   ((UINT64_C(1) << LEDGER_BLOCK_SHIFT) - 1)
+#define LEDGER_BLOCK   (UINT64_C(1) << LEDGER_BLOCK_SHIFT)
 #define LEDGER_PENDING (UINT64_C(1) << LEDGER_PENDING_SHIFT)
 
 enum region_failure {
@@ -263,6 +275,7 @@ struct region {
     struct usage_link *links;                         /* the usage file's, NULL if it has none */
     uint64_t (*idle)[IDLE_SLOTS][2];                  /* likewise */
     uint64_t (*progress)[IDLE_SLOTS][PROGRESS_WORDS]; /* likewise */
+    uint32_t (*blocks)[REGION_DEVICES];               /* likewise */
     int slot;                                         /* this process's, -1 while it has none */
     unsigned device_count;          /* devices in the quota; never changes in place */
     uint64_t words[REGION_DEVICES]; /* the slot's words in the ledger, as ledger.c wrote them */
@@ -289,6 +302,9 @@ enum region_failure region_open(struct region *region, const char *library_path,
  * must not be writable by its mode. */
 enum region_failure region_open_files(struct region *region, int read_only_mount,
                                       struct region_reason *reason);
+
+/* Bytes that the process of *slot* holds on *device*, without a block that it merely reserves. */
+uint64_t region_held(const struct region *region, unsigned device, unsigned slot);
 
 /* Copy the limits in force; 0 if neither copy is valid. */
 int region_limits(const struct quota_file *quota, struct quota_limits *limits);

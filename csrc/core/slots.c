@@ -99,7 +99,7 @@ static int settle_slot(struct region *region, unsigned slot)
     int orphaned = 0;
 
     for (unsigned device = 0; device < region->device_count; device++) {
-        uint64_t bytes = usage->charged[device][slot] & LEDGER_BYTES;
+        uint64_t bytes = region_held(region, device, slot);
         uint64_t kept = bytes ? shared_memory_orphaned(region, slot, device) : 0;
 
         set_charged(usage, device, slot, kept < bytes ? kept : bytes);

@@ -45,7 +45,7 @@ def _look(usage: int, quota: int, limits: Sequence[DeviceLimits]) -> tuple[str, 
     alive = usages.slots_alive(usage)
     return (
         *_of_slots(usage, alive),
-        *_of_charges(usage, alive, limits),
+        *_of_charges(usage, number, alive, limits),
         *(_of_links(usage, len(limits)) if number > 1 else ()),
     )
 
@@ -71,16 +71,24 @@ def _of_slots(usage: int, alive: Sequence[int]) -> Iterator[str]:
             yield f"slot {slot} has a process name without a terminator"
 
 
-def _of_charges(usage: int, alive: Sequence[int], limits: Sequence[DeviceLimits]) -> Iterator[str]:
+def _of_charges(
+    usage: int, number: int, alive: Sequence[int], limits: Sequence[DeviceLimits]
+) -> Iterator[str]:
     size = 8 * layout.SLOTS
     base = ffi.offsetof("struct usage_file", "charged")
     for index, device in enumerate(limits):
         words = memoryview(layout.USAGE.read(usage, size, base + size * index)).cast("Q")
         for slot in alive:
-            # A word above BYTES has charges that are still undecided, perhaps forever.
-            if device.memory_total < words[slot] <= layout.BYTES:
+            if words[slot] & layout.BLOCK and not (
+                number >= layout.BLOCKS_SINCE and slot < layout.BLOCK_SLOTS
+            ):
+                yield f"slot {slot} has a reserved block, for which its file has no state"
+            if words[slot] > layout.UNDECIDED:
+                continue  # it has charges that are still undecided, perhaps forever
+            charged = words[slot] & layout.BYTES
+            if charged > device.memory_total:
                 yield (
-                    f"slot {slot} has a charge of {quantity.format_size(words[slot])} on a device "
+                    f"slot {slot} has a charge of {quantity.format_size(charged)} on a device "
                     f"of {quantity.format_size(device.memory_total)}"
                 )
     count = len(limits)

@@ -20,7 +20,12 @@ SLOTS: int = ffi.integer_const("REGION_SLOTS")
 DEVICES: int = ffi.integer_const("REGION_DEVICES")
 SUPERVISOR_BYTE: int = ffi.integer_const("QUOTA_LOCK_SUPERVISOR")
 SLOT_BYTE: int = ffi.integer_const("USAGE_LOCK_SLOT")
-BYTES: int = (1 << ffi.integer_const("LEDGER_PENDING_SHIFT")) - 1  # of a word; above it, marks
+_BLOCK_SHIFT: int = ffi.integer_const("LEDGER_BLOCK_SHIFT")
+BYTES: int = (1 << _BLOCK_SHIFT) - 1  # of a word; above it are marks:
+BLOCK: int = 1 << _BLOCK_SHIFT  # one block of the bytes counts by its state
+UNDECIDED: int = (1 << ffi.integer_const("LEDGER_PENDING_SHIFT")) - 1  # a charge, if greater
+BLOCKS_SINCE = 5  # the layout that added the states
+BLOCK_SLOTS: int = ffi.integer_const("BLOCK_SLOTS")  # the slots that have one
 
 READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 MAKE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -92,6 +97,7 @@ QUOTA = FileKind(
         2: ffi.sizeof("struct quota_file"),
         3: ffi.sizeof("struct quota_file"),
         4: ffi.sizeof("struct quota_file"),
+        5: ffi.sizeof("struct quota_file"),
     },
 )
 USAGE = FileKind(
@@ -101,6 +107,7 @@ USAGE = FileKind(
         1: ffi.offsetof("struct usage_file", "link_end"),
         2: ffi.offsetof("struct usage_file", "idle"),
         3: ffi.offsetof("struct usage_file", "progress"),
-        4: ffi.sizeof("struct usage_file"),
+        4: ffi.offsetof("struct usage_file", "blocks"),
+        5: ffi.sizeof("struct usage_file"),
     },
 )

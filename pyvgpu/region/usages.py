@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import dataclasses
 import operator
 import os
@@ -19,6 +20,10 @@ _TRIES = 100  # attempts to find all charges of a ledger decided
 _READS = 5  # of the whole ledger
 _LINKS: int = ffi.integer_const("REGION_LINKS")
 _LINKS_SINCE = 2  # the layout
+_BLOCK_BYTES: int = ffi.integer_const("BLOCK_BYTES")
+_BLOCK_STATE: int = ffi.integer_const("BLOCK_STATE")
+_BLOCK_USED: int = ffi.integer_const("BLOCK_USED")
+_STABLE_TRIES = 10  # to read words and states that belong together
 
 
 def _place(field: str) -> int:
@@ -29,6 +34,7 @@ _REFUSED, _ORPHANED, _COMPUTE, _LINK_END = map(
     _place, ("refused", "orphaned", "compute", "link_end")
 )
 _WORKED = _place("worked_ns")
+_BLOCKS = _place("blocks")
 _HEAD_BYTES = _place("fd_marker_path")  # the numbers before that field
 _CHARGED = tuple(_place("charged") + 8 * layout.SLOTS * device for device in range(layout.DEVICES))
 _COMPUTE_BYTES: int = ffi.sizeof("struct usage_compute")
@@ -113,9 +119,8 @@ def read_usage_id(file: int) -> bytes:
 def read_usage(file: int, devices: int = layout.DEVICES) -> Usage:
     """Return the usage of the live processes on the first *devices*, from a usage *file*."""
     alive = slots_alive(file)
-    size = 8 * layout.SLOTS
     rows = [
-        memoryview(layout.USAGE.read(file, size, base)).cast("Q") for base in _CHARGED[:devices]
+        memoryview(_read_words(file, index, layout.SLOTS)).cast("Q") for index in range(devices)
     ]
     orphaned = layout.USAGE.read_integers(file, "orphaned")[:devices]
     shared = _read_links(file)
@@ -142,7 +147,7 @@ def read_usage(file: int, devices: int = layout.DEVICES) -> Usage:
         ),
         orphaned=orphaned,
         refused=layout.USAGE.read_integers(file, "refused")[:devices],
-        undecided=any(row[slot] > layout.BYTES for row in rows for slot in alive),
+        undecided=any(row[slot] > layout.UNDECIDED for row in rows for slot in alive),
     )
 
 
@@ -157,14 +162,14 @@ def read_figures(file: int, devices: int) -> tuple[int, tuple[DeviceUsage, ...]]
     raw = layout.USAGE.read(file, _LINK_END - _COMPUTE + 4 * linked, _COMPUTE)
     compute = words.columns(raw, devices, _COMPUTE_BYTES, _COMPUTE_FIELDS)
     alive = slots_alive(file)
-    end = 8 * (alive[-1] + 1) if alive else 0
+    end = alive[-1] + 1 if alive else 0
     if linked and any(raw[-4:]):
         charged = read_usage(file, devices).charged
     else:
         charged = tuple(
-            words.held(layout.USAGE.read(file, end, base), alive, layout.BYTES)
+            words.held(_read_words(file, index, end, number), alive, layout.BYTES)
             + words.at(head, _ORPHANED + 8 * index)
-            for index, base in enumerate(_CHARGED[:devices])
+            for index in range(devices)
         )
     return len(alive), tuple(
         DeviceUsage(held, words.at(head, _REFUSED + 8 * index), *counted)
@@ -192,7 +197,7 @@ def _is_undecided(file: int, devices: int) -> bool:
     alive = slots_alive(file)
     end = 8 * (alive[-1] + 1) if alive else 0
     rows = (memoryview(layout.USAGE.read(file, end, at)).cast("Q") for at in _CHARGED[:devices])
-    return any(row[slot] > layout.BYTES for row in rows for slot in alive)
+    return any(row[slot] > layout.UNDECIDED for row in rows for slot in alive)
 
 
 def read_compute(file: int, devices: int) -> tuple[Compute, ...]:
@@ -222,8 +227,7 @@ def read_slots(file: int, devices: int) -> tuple[SlotUsage, ...]:
     def charged(slot: int, index: int) -> int:
         if slot >= layout.SLOTS:  # from a link that no shim wrote
             return 0
-        raw = layout.USAGE.read(file, 8, _CHARGED[index] + 8 * slot)
-        return int.from_bytes(raw, "little") & layout.BYTES
+        return words.at(_read_words(file, index, 1, first=slot), 0) & layout.BYTES
 
     opened, none = shared_memory.opened(_read_links(file), devices, charged), (0,) * devices
     return tuple(
@@ -235,6 +239,48 @@ def read_slots(file: int, devices: int) -> tuple[SlotUsage, ...]:
         )
         for slot in slots_alive(file)
     )
+
+
+def _read_words(
+    file: int, device: int, count: int, number: int | None = None, first: int = 0
+) -> bytes:
+    """Return *count* words of a device's charges, without blocks that are only reserved.
+
+    *number* is the file's layout, if it is known; *first* is the first word's slot. Like
+    region_held() in csrc/core/region.c: a word belongs to a state that has not changed meanwhile.
+    """
+    place = _CHARGED[device] + 8 * first
+    raw = layout.USAGE.read(file, 8 * count, place)
+    if not any(raw[6::8]):  # the byte of the flag: no flag in any word
+        return raw
+    if (number or layout.USAGE.layout_of(file)) < layout.BLOCKS_SINCE:
+        return raw
+    states = _read_states(file, device, count, first)
+    flagged: list[int] = []
+    for _ in range(_STABLE_TRIES):
+        before = states
+        raw = layout.USAGE.read(file, 8 * count, place)
+        states = _read_states(file, device, count, first)
+        row = memoryview(raw).cast("Q")
+        flagged = [slot for slot in range(len(states)) if row[slot] & layout.BLOCK]
+        if all(before[slot] == states[slot] for slot in flagged):
+            break
+    found = array.array("Q", raw)
+    for slot in flagged:
+        if (
+            states[slot] & _BLOCK_STATE != _BLOCK_USED
+            and found[slot] & layout.BYTES >= _BLOCK_BYTES
+        ):
+            found[slot] -= _BLOCK_BYTES
+    return found.tobytes()
+
+
+def _read_states(file: int, device: int, count: int, first: int) -> tuple[int, ...]:
+    """Return the states of the blocks of up to *count* slots, as far as slots have one."""
+    slots = max(0, min(count, layout.BLOCK_SLOTS - first))
+    row = 4 * layout.DEVICES
+    raw = layout.USAGE.read(file, row * slots, _BLOCKS + row * first)
+    return tuple(memoryview(raw).cast("I")[device :: layout.DEVICES])
 
 
 def read_high_water(file: int) -> int:

@@ -179,7 +179,9 @@ static void *hammer(void *argument)
             ledger_refund(&ledger, 0, held[i]);
             held[i] = 0;
         } else {
-            uint64_t bytes = 1 + (uint64_t) rand_r(&seed) % (8 * MIB);
+            /* Half of them a block, which its process reserves when it frees it. */
+            uint64_t bytes =
+                rand_r(&seed) % 2 ? BLOCK_BYTES : 1 + (uint64_t) rand_r(&seed) % (8 * MIB);
 
             if (ledger_charge(&ledger, 0, bytes) == 0) {
                 hold(arena, (int64_t) bytes, ledger.limit[0]);
@@ -212,7 +214,7 @@ static void concurrent_charges_never_exceed_the_limit(void)
             pthread_create(&other, NULL, hammer, arena);
             hammer(arena);
             pthread_join(other, NULL);
-            _exit(region.usage->charged[0][region.slot] == 0 ? 0 : 1);
+            _exit(region_held(&region, 0, (unsigned) region.slot) == 0 ? 0 : 1);
         }
     }
     for (int process = 0; process < 16; process++) {
@@ -227,6 +229,233 @@ static void concurrent_charges_never_exceed_the_limit(void)
     join(&scratch, CROWDED);
     CHECK_EQUAL("nothing is left", ledger_used(&ledger, 0), 0);
     CHECK_EQUAL("the whole limit is there again", ledger_charge(&ledger, 0, CROWDED), 0);
+    slots_release(&region);
+    scratch_remove(&scratch);
+}
+
+static uint64_t own_word(void)
+{
+    return region.usage->charged[0][region.slot];
+}
+
+/* What a process of its own answers that joins and then charges *bytes*. */
+static int charge_elsewhere(const struct scratch *scratch, uint64_t bytes)
+{
+    pid_t child = fork();
+    int status;
+
+    if (child == 0) {
+        int result;
+
+        slots_after_fork(&region);
+        join(scratch, 10 * MIB);
+        result = ledger_charge(&ledger, 0, bytes);
+        slots_release(&region);
+        _exit(-result);
+    }
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? -WEXITSTATUS(status) : 1;
+}
+
+static void freed_block_stays_reserved_until_another_process_needs_it(void)
+{
+    struct scratch scratch = scratch_make(0);
+    int other;
+
+    join(&scratch, 10 * MIB);
+    CHECK_EQUAL("alone", ledger_charge(&ledger, 0, BLOCK_BYTES), 0);
+    ledger_refund(&ledger, 0, BLOCK_BYTES);
+    CHECK_EQUAL("nothing is reserved", own_word(), 0);
+    other = hold_slot(1);
+    region.usage->high_water = 2;
+    CHECK_EQUAL("beside another", ledger_charge(&ledger, 0, BLOCK_BYTES), 0);
+    CHECK_EQUAL("it counts", ledger_used(&ledger, 0), BLOCK_BYTES);
+    ledger_refund(&ledger, 0, BLOCK_BYTES);
+    CHECK_EQUAL("the freed one is reserved", own_word(), LEDGER_BLOCK + BLOCK_BYTES);
+    CHECK_EQUAL("and not held", ledger_used(&ledger, 0), 0);
+    CHECK_EQUAL("nor by its slot", region_held(&region, 0, (unsigned) region.slot), 0);
+    for (int times = 0; times < 3; times++) {
+        CHECK_EQUAL("again", ledger_charge(&ledger, 0, BLOCK_BYTES), 0);
+        CHECK_EQUAL("held", ledger_used(&ledger, 0), BLOCK_BYTES);
+        CHECK_EQUAL("the word is as it was", own_word(), LEDGER_BLOCK + BLOCK_BYTES);
+        CHECK_EQUAL("the rest and no more", charge_elsewhere(&scratch, 8 * MIB + 1), -ENOMEM);
+        ledger_refund(&ledger, 0, BLOCK_BYTES);
+    }
+    CHECK_EQUAL("others get all", charge_elsewhere(&scratch, 10 * MIB), 0);
+    CHECK_EQUAL("by taking the block", region.blocks[region.slot][0] & BLOCK_STATE, BLOCK_TAKEN);
+    CHECK_EQUAL("which is charged again", ledger_charge(&ledger, 0, BLOCK_BYTES), 0);
+    CHECK_EQUAL("once", ledger_used(&ledger, 0), BLOCK_BYTES);
+    ledger_refund(&ledger, 0, BLOCK_BYTES);
+    CHECK_EQUAL("this process gets all, too", ledger_charge(&ledger, 0, 10 * MIB), 0);
+    CHECK_EQUAL("no more", ledger_charge(&ledger, 0, BLOCK_BYTES), -ENOMEM);
+    CHECK_EQUAL("used", ledger_used(&ledger, 0), 10 * MIB);
+    ledger_refund(&ledger, 0, 10 * MIB);
+    CHECK_EQUAL("nothing is left", ledger_used(&ledger, 0), 0);
+    close(other);
+    slots_release(&region);
+    scratch_remove(&scratch);
+}
+
+#define CROWD 4
+
+/* A process that has reserved a block, and does as it is bidden: it charges one, or ends. */
+struct keeper {
+    pid_t pid;
+    int orders[2];
+    int answers[2];
+};
+
+static void keep_a_block(const struct scratch *scratch, const struct keeper *keeper)
+{
+    char order;
+    int result;
+
+    slots_after_fork(&region);
+    join(scratch, CROWD * BLOCK_BYTES);
+    result = ledger_charge(&ledger, 0, BLOCK_BYTES);
+    ledger_refund(&ledger, 0, BLOCK_BYTES);
+    do
+        if (write(keeper->answers[1], &result, sizeof(result)) != sizeof(result))
+            break;
+    while (read(keeper->orders[0], &order, 1) == 1 &&
+           (result = ledger_charge(&ledger, 0, BLOCK_BYTES), 1));
+    _exit(0);
+}
+
+static int answer_of(const struct keeper *keeper)
+{
+    int result = 1;
+
+    CHECK_EQUAL("it answers", read(keeper->answers[0], &result, sizeof(result)), sizeof(result));
+    return result;
+}
+
+static int charge_by(const struct keeper *keeper)
+{
+    CHECK_EQUAL("it is bidden", write(keeper->orders[1], "", 1), 1);
+    return answer_of(keeper);
+}
+
+static void start_keepers(const struct scratch *scratch, struct keeper *keepers)
+{
+    for (int i = 0; i < CROWD; i++) {
+        if (pipe2(keepers[i].orders, O_CLOEXEC) || pipe2(keepers[i].answers, O_CLOEXEC))
+            exit(2);
+        keepers[i].pid = fork();
+        if (keepers[i].pid == 0)
+            keep_a_block(scratch, &keepers[i]);
+        CHECK_EQUAL("it had a block", answer_of(&keepers[i]), 0);
+    }
+}
+
+static void end_keeper(struct keeper *keeper)
+{
+    kill(keeper->pid, SIGKILL);
+    waitpid(keeper->pid, NULL, 0);
+    for (int end = 0; end < 2; end++) {
+        close(keeper->orders[end]);
+        close(keeper->answers[end]);
+    }
+}
+
+/* How many processes have a block reserved, as a sum counts it. */
+static unsigned count_reserved(void)
+{
+    unsigned count = 0;
+
+    for (unsigned slot = 0; slot < BLOCK_SLOTS; slot++)
+        count += (region.usage->charged[0][slot] & LEDGER_BLOCK) &&
+                 (region.blocks[slot][0] & BLOCK_STATE) == BLOCK_CACHED;
+    return count;
+}
+
+static void reservations_of_a_crowd_refuse_nothing(void)
+{
+    struct scratch scratch = scratch_make(0);
+    struct keeper keepers[CROWD];
+
+    join(&scratch, CROWD * BLOCK_BYTES);
+    start_keepers(&scratch, keepers);
+    CHECK_EQUAL("they reserve the whole quota", count_reserved(), CROWD);
+    CHECK_EQUAL("and hold nothing", ledger_used(&ledger, 0), 0);
+    CHECK_EQUAL("so one gets all", ledger_charge(&ledger, 0, CROWD * BLOCK_BYTES), 0);
+    CHECK_EQUAL("nothing is reserved", count_reserved(), 0);
+    CHECK_EQUAL("and others get nothing", charge_by(&keepers[0]), -ENOMEM);
+    ledger_refund(&ledger, 0, CROWD * BLOCK_BYTES);
+    for (int i = 0; i < CROWD; i++)
+        CHECK_EQUAL("until it is freed", charge_by(&keepers[i]), 0);
+    CHECK_EQUAL("used", ledger_used(&ledger, 0), CROWD * BLOCK_BYTES);
+    CHECK_EQUAL("no more", charge_by(&keepers[0]), -ENOMEM);
+    for (int i = 0; i < CROWD; i++)
+        end_keeper(&keepers[i]);
+    slots_release(&region);
+    scratch_remove(&scratch);
+}
+
+/* Their forked children keep the slots, so they are not reaped. */
+static void reserved_blocks_of_killed_processes_refuse_nothing(void)
+{
+    struct scratch scratch = scratch_make(0);
+    struct keeper keepers[CROWD];
+    int children[CROWD];
+
+    join(&scratch, CROWD * BLOCK_BYTES);
+    start_keepers(&scratch, keepers);
+    for (int i = 0; i < CROWD; i++) {
+        end_keeper(&keepers[i]);
+        children[i] = hold_slot((unsigned) i + 1);
+    }
+    CHECK_EQUAL("their blocks are still reserved", count_reserved(), CROWD);
+    CHECK_EQUAL("and not held", ledger_used(&ledger, 0), 0);
+    CHECK_EQUAL("all is charged", ledger_charge(&ledger, 0, CROWD * BLOCK_BYTES), 0);
+    CHECK_EQUAL("once", ledger_charge(&ledger, 0, BLOCK_BYTES), -ENOMEM);
+    CHECK_EQUAL("used", ledger_used(&ledger, 0), CROWD * BLOCK_BYTES);
+    for (int i = 0; i < CROWD; i++)
+        close(children[i]);
+    slots_release(&region);
+    scratch_remove(&scratch);
+}
+
+static void nothing_is_reserved_where_no_word_tells_of_it(void)
+{
+    struct scratch scratch = scratch_make(0);
+    int other;
+
+    join(&scratch, 10 * MIB);
+    other = hold_slot(1);
+    region.usage->high_water = 2;
+    region.blocks = NULL; /* as in a file of layout 4 */
+    CHECK_EQUAL("charged", ledger_charge(&ledger, 0, BLOCK_BYTES), 0);
+    ledger_refund(&ledger, 0, BLOCK_BYTES);
+    CHECK_EQUAL("and refunded", own_word(), 0);
+    close(other);
+    slots_release(&region);
+    scratch_remove(&scratch);
+}
+
+static void reserved_block_counts_for_no_other_limit_or_measurement(void)
+{
+    struct scratch scratch = scratch_make(0);
+    uint64_t extra[REGION_DEVICES] = {0};
+    int other;
+
+    join(&scratch, 10 * MIB);
+    other = hold_slot(1);
+    region.usage->high_water = 2;
+    region.extra_total = extra;
+    CHECK_EQUAL("charged", ledger_charge(&ledger, 0, BLOCK_BYTES), 0);
+    ledger_refund(&ledger, 0, BLOCK_BYTES);
+    CHECK("reserved", own_word() & LEDGER_BLOCK);
+    extra[0] = 9 * MIB;
+    CHECK_EQUAL("the node side's measure counts", ledger_charge(&ledger, 0, BLOCK_BYTES), -ENOMEM);
+    extra[0] = 0;
+    CHECK_EQUAL("only while it lasts", ledger_charge(&ledger, 0, BLOCK_BYTES), 0);
+    CHECK_EQUAL("the rest", ledger_charge(&ledger, 0, 8 * MIB), 0);
+    ledger.limit[0] = 9 * MIB;
+    ledger_refund(&ledger, 0, BLOCK_BYTES);
+    CHECK_EQUAL("above its limit nothing is reserved", own_word(), 8 * MIB);
+    CHECK_EQUAL("so the limit holds", ledger_charge(&ledger, 0, BLOCK_BYTES), -ENOMEM);
+    close(other);
     slots_release(&region);
     scratch_remove(&scratch);
 }
@@ -283,6 +512,11 @@ int main(void)
     charges_add_up_to_the_limit_and_no_further();
     node_side_usage_counts_in_every_sum();
     undecided_charges_never_restart_a_sum();
+    freed_block_stays_reserved_until_another_process_needs_it();
+    reservations_of_a_crowd_refuse_nothing();
+    reserved_blocks_of_killed_processes_refuse_nothing();
+    nothing_is_reserved_where_no_word_tells_of_it();
+    reserved_block_counts_for_no_other_limit_or_measurement();
     if (!check_emulated("thirty-two threads take minutes there"))
         concurrent_charges_never_exceed_the_limit();
     one_of_two_conflicting_charges_is_admitted();

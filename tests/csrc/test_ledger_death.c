@@ -31,14 +31,20 @@ static int join(const struct scratch *scratch)
 }
 
 /* The critical sections: each is prepared, stops itself, and then runs under ptrace. */
-enum section { CHARGE, REFUND, CHARGE_REFUSED, CLAIM, REAP, SECTIONS };
+enum section { CHARGE, REFUND, CHARGE_REFUSED, CLAIM, REAP, REUSE, RESERVE, TAKE, SECTIONS };
 
 static const struct {
     const char *name;
     unsigned stride; /* a claim is mostly library code, and sampled */
 } sections[SECTIONS] = {
-    [CHARGE] = {"charge", 1}, [REFUND] = {"refund", 1}, [CHARGE_REFUSED] = {"refused charge", 1},
-    [CLAIM] = {"claim", 53},  [REAP] = {"reap", 1},
+    [CHARGE] = {"charge", 1},
+    [REFUND] = {"refund", 1},
+    [CHARGE_REFUSED] = {"refused charge", 1},
+    [CLAIM] = {"claim", 53},
+    [REAP] = {"reap", 1},
+    [REUSE] = {"charge of a reserved block", 1},
+    [RESERVE] = {"refund of a block", 1},
+    [TAKE] = {"charge that takes a block", 1},
 };
 
 static void die_in(enum section section, const struct scratch *scratch)
@@ -48,6 +54,11 @@ static void die_in(enum section section, const struct scratch *scratch)
         _exit(1);
     if (section == REFUND && ledger_charge(&ledger, 0, LIMIT / 2) != 0)
         _exit(0); /* no room beside the neighbours: nothing to refund */
+    if ((section == REUSE || section == RESERVE || section == TAKE) &&
+        ledger_charge(&ledger, 0, BLOCK_BYTES) != 0)
+        _exit(0); /* as above */
+    if (section == REUSE || section == TAKE)
+        ledger_refund(&ledger, 0, BLOCK_BYTES);
     if (section == REAP || section == CHARGE_REFUSED)
         region.usage->scanned_ns = 0;
     victim_stops();
@@ -66,6 +77,15 @@ static void die_in(enum section section, const struct scratch *scratch)
         break;
     case REAP:
         slots_reap(&region);
+        break;
+    case REUSE:
+        ledger_charge(&ledger, 0, BLOCK_BYTES);
+        break;
+    case RESERVE:
+        ledger_refund(&ledger, 0, BLOCK_BYTES);
+        break;
+    case TAKE:
+        ledger_charge(&ledger, 0, LIMIT);
         break;
     case SECTIONS:
         break;

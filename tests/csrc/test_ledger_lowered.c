@@ -29,13 +29,17 @@ static int join(const struct scratch *scratch)
     return 0;
 }
 
-static void charge_traced(const struct scratch *scratch)
+static void charge_traced(const struct scratch *scratch, uint64_t bytes)
 {
     victim_is_traced();
     if (join(scratch) != 0)
         _exit(1);
+    if (bytes == BLOCK_BYTES) { /* so that it has a block reserved */
+        ledger_charge(&ledger, 0, bytes);
+        ledger_refund(&ledger, 0, bytes);
+    }
     victim_stops();
-    ledger_charge(&ledger, 0, LIMIT / 2);
+    ledger_charge(&ledger, 0, bytes);
     victim_stops();
 }
 
@@ -55,16 +59,26 @@ static void write_limit(int quota, uint64_t generation, uint64_t vmemory)
                          pwrite(quota, &limits, 8, place) == 8);
 }
 
+static int open_to_write(const char *quota)
+{
+    int fd;
+
+    CHECK("opened for writing", chmod(quota, 0600) == 0);
+    fd = open(quota, O_RDWR | O_CLOEXEC);
+    CHECK("closed again", chmod(quota, 0444) == 0);
+    return fd;
+}
+
 static uint64_t held(void)
 {
     uint64_t sum = 0;
 
     for (unsigned slot = 0; slot < REGION_SLOTS; slot++)
-        sum += __atomic_load_n(&region.usage->charged[0][slot], __ATOMIC_SEQ_CST) & LEDGER_BYTES;
+        sum += region_held(&region, 0, slot);
     return sum;
 }
 
-static void no_charge_exceeds_a_limit_lowered_at_any_instruction(void)
+static void no_charge_exceeds_a_limit_lowered_at_any_instruction(uint64_t bytes, uint64_t lowered)
 {
     struct scratch scratch = scratch_make(LIMIT);
     unsigned refused = 0, seen = 0, unseen = 0;
@@ -72,26 +86,24 @@ static void no_charge_exceeds_a_limit_lowered_at_any_instruction(void)
     int alive = 1;
     int quota;
 
-    CHECK("opened for writing", chmod(scratch.quota, 0600) == 0);
-    quota = open(scratch.quota, O_RDWR | O_CLOEXEC);
-    CHECK("closed again", chmod(scratch.quota, 0444) == 0);
+    quota = open_to_write(scratch.quota);
     CHECK("the node side has the ledger", join(&scratch) == 0);
     for (unsigned steps = 0; alive && steps < 20000; steps++) {
         struct victim victim = {.pid = fork()};
         uint64_t before, after;
 
         if (victim.pid == 0)
-            charge_traced(&scratch);
+            charge_traced(&scratch, bytes);
         CHECK("it stands before the charge", victim_stands(&victim));
         alive = victim_step(&victim, steps);
-        write_limit(quota, generation++, LOWERED);
+        write_limit(quota, generation++, lowered);
         before = held();
         if (alive)
             victim_finish(&victim);
         after = held();
         refused += after == 0;
-        seen += after > LOWERED && before >= after;
-        unseen += after > LOWERED && before < after;
+        seen += after > lowered && before >= after;
+        unseen += after > lowered && before < after;
         victim_kill(&victim);
         region.usage->scanned_ns = 0;
         slots_reap(&region);
@@ -122,10 +134,41 @@ static void charge_refused_by_an_old_limit_is_retried_with_the_new_one(void)
     scratch_remove(&scratch);
 }
 
+static void set_limit(int quota, uint64_t generation, uint64_t vmemory)
+{
+    write_limit(quota, generation, vmemory);
+    ledger.limit[0] = vmemory;
+    ledger.generation = generation;
+}
+
+static void block_reserved_within_an_older_limit_is_summed_again(void)
+{
+    struct scratch scratch = scratch_make(LIMIT);
+    int quota = open_to_write(scratch.quota);
+
+    CHECK("joined", join(&scratch) == 0);
+    region.usage->high_water = 2; /* it is not alone */
+    CHECK_EQUAL("charged", ledger_charge(&ledger, 0, BLOCK_BYTES), 0);
+    ledger_refund(&ledger, 0, BLOCK_BYTES);
+    CHECK("and reserved", region.usage->charged[0][region.slot] & LEDGER_BLOCK);
+    CHECK_EQUAL("more than the next limit", ledger_charge(&ledger, 0, LIMIT / 2), 0);
+    set_limit(quota, 2, LOWERED);
+    CHECK_EQUAL("it does not fit", ledger_charge(&ledger, 0, BLOCK_BYTES), -ENOMEM);
+    CHECK_EQUAL("and is not charged", held(), LIMIT / 2);
+    set_limit(quota, 3, LIMIT);
+    CHECK_EQUAL("it fits again", ledger_charge(&ledger, 0, BLOCK_BYTES), 0);
+    CHECK_EQUAL("and is charged once", held(), LIMIT / 2 + BLOCK_BYTES);
+    close(quota);
+    slots_release(&region);
+    scratch_remove(&scratch);
+}
+
 int main(void)
 {
     charge_refused_by_an_old_limit_is_retried_with_the_new_one();
+    block_reserved_within_an_older_limit_is_summed_again();
     stay_on_one_processor();
-    no_charge_exceeds_a_limit_lowered_at_any_instruction();
+    no_charge_exceeds_a_limit_lowered_at_any_instruction(LIMIT / 2, LOWERED);
+    no_charge_exceeds_a_limit_lowered_at_any_instruction(BLOCK_BYTES, BLOCK_BYTES / 2);
     return check_end();
 }

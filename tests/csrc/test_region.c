@@ -43,7 +43,8 @@ static void older_usage_files_lack_newer_fields(void)
     static const size_t sizes[] = {[1] = offsetof(struct usage_file, link_end),
                                    [2] = offsetof(struct usage_file, idle),
                                    [3] = offsetof(struct usage_file, progress),
-                                   [4] = sizeof(struct usage_file)};
+                                   [4] = offsetof(struct usage_file, blocks),
+                                   [5] = sizeof(struct usage_file)};
 
     for (uint32_t layout = 1; layout <= REGION_LAYOUT; layout++) {
         struct scratch scratch = scratch_make(1000);
@@ -55,6 +56,7 @@ static void older_usage_files_lack_newer_fields(void)
         CHECK("links", (region.links != NULL) == (layout >= 2));
         CHECK("times without work", (region.idle != NULL) == (layout >= 3));
         CHECK("what is finished", (region.progress != NULL) == (layout >= 4));
+        CHECK("reserved blocks", (region.blocks != NULL) == (layout >= 5));
         scratch_remove(&scratch);
     }
 }
@@ -75,7 +77,7 @@ static const struct damage {
     {"quota cut short", 0, -1, 0, 4096, REGION_DAMAGED, "short"},
     {"empty quota", 0, -1, 0, 0, REGION_DAMAGED, "short"},
     {"wrong magic of usage", 1, 0, 'X', 0, REGION_DAMAGED, "magic"},
-    {"wrong layout of usage", 1, 8, 5, 0, REGION_VERSION, "layout 5"},
+    {"wrong layout of usage", 1, 8, 6, 0, REGION_VERSION, "layout 6"},
     {"usage of another region", 1, 16, 8, 0, REGION_DAMAGED, "belong"},
     {"usage cut short", 1, -1, 0, 65536, REGION_DAMAGED, "short"},
 };

@@ -133,7 +133,7 @@ def test_no_valid_copy_is_an_error(folder):
     ("damage", "complaint"),
     [
         pytest.param((0, b"x"), "not a quota file", id="wrong magic"),
-        pytest.param((8, b"\x09"), "layout 9: this pyvgpu supports 1 to 4", id="another layout"),
+        pytest.param((8, b"\x09"), "layout 9: this pyvgpu supports 1 to 5", id="another layout"),
         pytest.param((12, b"\x09"), "too short", id="another size"),
     ],
 )
@@ -187,6 +187,32 @@ def test_wait_until_dead_ignores_missing_files(folder, gone):
         os.unlink(name, dir_fd=folder)
     region.wait_until_dead(folder)
     assert not region.is_alive(folder)
+
+
+@pytest.mark.parametrize(
+    ("state", "held"),
+    [
+        pytest.param("BLOCK_USED", 5 << 20, id="used"),
+        pytest.param("BLOCK_CACHED", 3 << 20, id="reserved"),
+        pytest.param("BLOCK_TAKEN", 3 << 20, id="taken"),
+    ],
+)
+@pytest.mark.parametrize("number", [0, 1, (1 << 30) - 1])
+def test_reserved_block_is_not_usage(folder, state, held, number):
+    os.close(region.create(folder, "1.0", [a_share()]))
+    usage = os.open("usage", os.O_RDWR, dir_fd=folder)
+    flag = 1 << ffi.integer_const("LEDGER_BLOCK_SHIFT")
+    charged = ffi.offsetof("struct usage_file", "charged")
+    os.pwrite(usage, struct.pack("Q", flag | 5 << 20), charged + 8 * 3)
+    blocks = ffi.offsetof("struct usage_file", "blocks")
+    os.pwrite(usage, struct.pack("I", number << 2 | ffi.integer_const(state)), blocks + 64 * 3)
+    os.pwrite(usage, struct.pack("I", 8), ffi.offsetof("struct usage_file", "high_water"))
+    assert locks.take(usage, ffi.integer_const("USAGE_LOCK_SLOT") + 3)
+    reader = os.open("usage", os.O_RDONLY, dir_fd=folder)
+    found = region.read_usage(reader, 1)
+    assert (found.charged, found.undecided) == ((held,), False)
+    assert [slot.charged for slot in region.read_counted_slots(reader, 1)] == [(held,)]
+    assert region.read_figures(reader, 1)[1][0].charged == held
 
 
 def test_usage_counts_live_slots_alone(folder):

@@ -89,6 +89,25 @@ def test_a_charge_that_is_not_decided_may_have_any_value(files):
 
 
 @pytest.mark.parametrize(
+    ("slot", "expected"),
+    [
+        (127, ()),
+        (128, ("slot 128 has a reserved block, for which its file has no state",)),
+    ],
+)
+def test_a_reserved_block_without_a_state_is_named(files, slot, expected):
+    limits, usage = files
+    taken = os.open(f"/proc/self/fd/{usage}", os.O_RDWR)
+    assert locks.take(taken, SLOT_BYTE + slot)
+    os.pwrite(usage, struct.pack("<IIQ16s", 8, 0, 1, b"train"), place("slots", slot))
+    os.pwrite(usage, struct.pack("<I", slot + 1), place("high_water"))
+    os.pwrite(usage, struct.pack("<Q", 1 << 51 | 2 << 20), place("charged", 0, slot))
+    found = region.find_impossible(usage, limits)
+    os.close(taken)
+    assert found == expected
+
+
+@pytest.mark.parametrize(
     ("damage", "expected"),
     [
         (lambda usage: os.pwrite(usage, bytes(8), 0), "usage: not a usage file (wrong magic)"),

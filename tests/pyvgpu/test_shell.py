@@ -152,4 +152,4 @@ def test_version_says_shim_and_protocol_too():
     first, shim, protocol = done.stdout.splitlines()
     assert re.fullmatch(r"pyvgpu \d+\.\d+\.\d+(\.dev\d+)?", first)
     assert re.fullmatch(r"shim [0-9a-f]{16}, for \w+", shim)
-    assert protocol == f"protocol {max(region.known_layouts())} of quota and ledger, reads 1 to 4"
+    assert protocol == f"protocol {max(region.known_layouts())} of quota and ledger, reads 1 to 5"

@@ -25,11 +25,10 @@ static unsigned count_slots(void)
 static int read_slot(unsigned index, unsigned place, struct nvml_process *process)
 {
     const struct usage_slot *slot = &shim.region.usage->slots[place];
-    uint64_t word = __atomic_load_n(&shim.region.usage->charged[index][place], __ATOMIC_RELAXED);
 
     *process = (struct nvml_process) {
         .pid = __atomic_load_n(&slot->pid, __ATOMIC_ACQUIRE),
-        .bytes = (word & LEDGER_BYTES) +
+        .bytes = region_held(&shim.region, index, place) +
                  __atomic_load_n(&shim.region.quota->extra[index][place], __ATOMIC_RELAXED),
         .pid_namespace = (uint32_t) slot->pid_namespace,
         .comm = slot->name,

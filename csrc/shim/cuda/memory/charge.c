@@ -104,6 +104,8 @@ CUresult charge_current(struct charge *charge, uint64_t bytes)
     return likely(result == CUDA_SUCCESS) ? charge_found(charge) : result;
 }
 
+_Static_assert(BLOCKS_BYTES == BLOCK_BYTES, "the ledger reserves what a block is charged");
+
 /* Charge a whole block instead, if *bytes* of linear memory are small enough to share one. */
 static void charge_block(struct charge *charge, uint64_t bytes)
 {

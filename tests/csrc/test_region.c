@@ -129,6 +129,23 @@ static void missing_and_writable_files_are_refused(void)
     scratch_remove(&scratch);
 }
 
+/* A program that may write the folder could otherwise point its ledger to another one. */
+static void usage_behind_a_link_is_refused(void)
+{
+    struct scratch scratch = scratch_make(1000);
+    struct scratch other = scratch_make(1000);
+    struct region_reason reason;
+    struct region region;
+
+    CHECK_EQUAL("a file", scratch_open(&scratch, &region, &reason), REGION_OK);
+    unlink(scratch.usage);
+    CHECK("a link to a valid file", symlink(other.usage, scratch.usage) == 0);
+    CHECK_EQUAL("is not followed", scratch_open(&scratch, &region, &reason), REGION_UNREADABLE);
+    CHECK("and named", strstr(reason.text, scratch.usage) != NULL);
+    scratch_remove(&other);
+    scratch_remove(&scratch);
+}
+
 static void newer_valid_copy_counts(void)
 {
     struct quota_file quota = {.limits = {scratch_limits(10), scratch_limits(20)}};
@@ -466,6 +483,7 @@ int main(void)
     older_usage_files_lack_newer_fields();
     damaged_files_are_refused();
     missing_and_writable_files_are_refused();
+    usage_behind_a_link_is_refused();
     newer_valid_copy_counts();
     dead_processs_slot_is_cleared_and_reused();
     dead_slot_is_reused_among_many_processes();

@@ -451,6 +451,21 @@ def test_damaged_files_of_a_run_do_not_affect_others(place, damage):
         assert [x.pid for x in living(place)] == [one.pid]
 
 
+def test_run_whose_files_are_links_has_no_clock(place):
+    with run_in(place, uuid=UUIDS[0]) as run:
+        run.attendant.look()
+        (one,) = living(place)
+        linked = run.made.folder.parent / ("e" * 16)
+        linked.mkdir(0o755)
+        for name in ("quota", "usage"):
+            (linked / name).symlink_to(run.made.folder / name)
+        with run_in(place, uuid=UUIDS[1]) as later:
+            later.attendant.look()
+            wait_until(lambda: arbiter.serves(later.clock()))
+            assert one.clock(run.made.run_id, 0).exists()
+            assert not one.clock(linked.name, 0).exists()
+
+
 def test_unexpected_entries_in_the_book_are_ignored(place):
     with run_in(place) as run:
         registry = run.made.folder.parent

@@ -189,6 +189,17 @@ def test_wait_until_dead_ignores_missing_files(folder, gone):
     assert not region.is_alive(folder)
 
 
+def test_usage_file_behind_a_link_is_not_read(folder):
+    os.close(region.create(folder, "1.0", [a_share()]))
+    usage = os.open("usage", os.O_RDWR, dir_fd=folder)
+    assert locks.take(usage, ffi.integer_const("USAGE_LOCK_SLOT") + 700)
+    assert region.is_alive(folder)
+    os.rename("usage", "other", src_dir_fd=folder, dst_dir_fd=folder)
+    os.symlink("other", "usage", dir_fd=folder)
+    assert not region.is_alive(folder)
+    os.close(usage)
+
+
 @pytest.mark.parametrize(
     ("state", "held"),
     [

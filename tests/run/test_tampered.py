@@ -60,6 +60,30 @@ def test_a_ledger_changed_by_its_run_is_restored_and_marked(runner, name, change
         assert "# its ledger was changed by something other than the shim" in shown
 
 
+LINKED = """
+import subprocess
+other = os.path.join(os.path.dirname(usage), "other")
+os.rename(usage, other)
+os.symlink(other, usage)
+child = "import ctypes; print(ctypes.CDLL('libcuda.so.1').cuInit(0))"
+ran = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True)
+os.unlink(usage)
+os.rename(other, usage)
+print(ran.stdout.strip(), "usage: Too many levels of symbolic links" in ran.stderr, flush=True)
+"""
+
+
+def test_a_ledger_behind_a_link_starts_no_process(runner, name):
+    with runner.started(
+        "--name", name, "--vmemory", "2GiB", "python3", "-c", PROGRAM, LINKED
+    ) as ran:
+        assert ran.stdout.readline() == "0\n"
+        ran.stdin.write("\n")
+        ran.stdin.flush()
+        assert ran.stdout.readline() == "800 True\n"
+        assert runner.listed(name)["held_bytes"] > 700 << 20
+
+
 def counted(folder):
     """Return the bytes that a shim of the run counts: charged, and measured beyond that."""
     with (folder / "usage").open("rb") as usage, (folder / "quota").open("rb") as quota:

@@ -51,10 +51,10 @@ def daemon_of(machine):
 
 
 @contextlib.contextmanager
-def tenant(runner, name, *options):
+def tenant(runner, name, *options, client=CLIENT):
     """Run a program that executes lines."""
     arguments = ("--sharing", "mps", "--vmemory", HELD, "--name", name, *options)
-    with runner.started(*arguments, "--", sys.executable, "-c", CLIENT, INIT) as process:
+    with runner.started(*arguments, "--", sys.executable, "-c", client, INIT) as process:
         yield checkpoints.Lines(process)
 
 
@@ -87,6 +87,47 @@ def test_the_quota_bounds_the_sum_over_the_processes(runner, name):
         *("--", sys.executable, "-c", two, CLIENT),
     )
     assert done.stdout.split() == ["0", str(OUT_OF_MEMORY)], done.stderr
+
+
+MEASURED = CLIENT.replace(
+    'answer("ready")',
+    f"""
+def available():
+    free, total = SIZE(), SIZE()
+    check(cuda.cuMemGetInfo_v2(byref(free), byref(total)))
+    return free.value
+module = P()
+image = b".version 8.0\\n.target sm_70\\n.address_size 64\\n" \\
+        b".visible .global .align 4 .b8 big[{512 * MIB}];\\n.visible .entry nop() {{ ret; }}\\n"
+answer("ready")
+""",
+)
+
+
+def test_measured_memory_of_a_client_is_counted_once_and_no_longer_than_nvml_sees_it(
+    runner, name, machine
+):
+    """NVML lists clients apart from the server, whose memory belongs to no run."""
+    context = machine.devices[0].context_bytes
+    with (
+        tenant(runner, name, "--vcore", "50", client=MEASURED) as program,
+        tenant(runner, f"{name}-b", "--vcore", "30") as other,
+    ):
+        for one in (program, other):
+            one.send("context(); answer(enabled())")
+            assert one.answer() == 1
+        before = program.ask("available()")
+        assert before == 2 * GIB - context
+        program.send("answer(cuda.cuModuleLoadData(byref(module), image))")
+        assert program.answer() == 0
+        wait_until(lambda: program.ask("available()") == before - 512 * MIB)
+        assert runner.listed(name)["held_bytes"] == context + 512 * MIB
+        assert program.ask(f"allocate({before - 256 * MIB})") == OUT_OF_MEMORY
+        program.send("answer(cuda.cuModuleUnload(module))")
+        assert program.answer() == 0
+        wait_until(lambda: program.ask("available()") == before)
+        assert program.ask(f"allocate({before})") == 0
+        assert runner.listed(f"{name}-b")["held_bytes"] == context
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,8 @@ def _crowd(count: int, goal_milliseconds: int) -> Figure:
 
 PAIR = Figure("pair", "alloc + free of 4 KiB", _calls("pair"), "p50", goal=60)
 PAIR_LIVE = Figure("pair-live", "the same, 10,000 live", _calls("pair-live"), "p50", goal=60)
+# The entry of the shim is in no near cache, either: a miss costs some 40 ns beside the call.
+PAIR_ANY = Figure("pair-any", "the same, freeing any of them", _calls("pair-any"), "p50", goal=100)
 PAIR_CROWD = Figure(
     "pair-crowd",
     "the same in 8 processes",
@@ -142,7 +144,7 @@ FIGURES = (
     _tail(PAIR),
     PAIR_LIVE,
     _tail(PAIR_LIVE),
-    Figure("pair-any", "the same, freeing any of them", _calls("pair-any"), "p50"),
+    PAIR_ANY,
     PAIR_CROWD,
     _tail(PAIR_CROWD),
     Figure("pair-async", "alloc + free on a stream", _calls("pair-async"), "p50", goal=80),

@@ -191,6 +191,29 @@ KUBECTL = CommandLine(
 
 ALL = "*"  # all subcommands
 
+# argparse's messages about a missing argument, and the names of the option that lacks one.
+_INCOMPLETE = re.compile(
+    r"arguments are required|argument (?P<options>-[^:]*): expected (?:one|at least one) argument"
+)
+# Names of the same thing in Docker, Slurm, watch(1) and other GPU sharing systems.
+_SYNONYMS = {
+    "--gpus": "--device",
+    "--gpu": "--device",
+    "--memory": "--vmemory",
+    "--mem": "--vmemory",
+    "--vram": "--vmemory",
+    "--gpu-memory": "--vmemory",
+    "--gpumem": "--vmemory",
+    "--cores": "--vcore",
+    "--gpucores": "--vcore",
+    "--compute": "--vcore",
+    "--delay": "--interval",
+    "--refresh": "--interval",
+    "--all": "--all-namespaces",
+    "-m": "--vmemory",
+    "-d": "--interval",
+}
+
 
 class Parser(argparse.ArgumentParser):
     """Argument parser that raises UsageError."""
@@ -201,8 +224,17 @@ class Parser(argparse.ArgumentParser):
         self._negative_number_matcher = re.compile(r"-[0-9.]")
 
     def error(self, message: str) -> NoReturn:
-        """Raise instead of printing the whole usage."""
+        """Raise instead of printing the whole usage, with an example if something is missing."""
+        if match := _INCOMPLETE.search(message):
+            message += self.example((match["options"] or "").split("/"))
         raise errors.UsageError(f"{message} (see `{self.prog} --help`)")
+
+    def example(self, options: Sequence[str] = ("",)) -> str:
+        """Return ", such as ..." with the help's first example that has one of the *options*."""
+        lines = re.findall(rf"^  ({re.escape(self.prog)} .*?)(?:  .*)?$", self.epilog or "", re.M)
+        fitting = (line for line in lines if any(f" {option}" in line for option in options))
+        found = next(fitting, None)
+        return f", such as `{found}`" if found else ""
 
 
 class ProgramParser(Parser):
@@ -298,9 +330,7 @@ def _run(given: list[str], program: CommandLine) -> int:
         whole.error(f"{given[0]!r}: is no command{_perhaps(given[0], modules)}")
     options, unknown = whole.parse_known_args(given)
     if unknown:
-        known = [name for action in chosen._actions for name in action.option_strings]
-        meant = _perhaps(unknown[0].partition("=")[0], known)
-        chosen.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
+        chosen.error(f"unrecognized arguments: {' '.join(unknown)}{_meant(unknown[0], chosen)}")
     if options.command_name is None:
         whole.error("no command is given, such as `run`")
     return int(importlib.import_module(modules[options.command_name]).run(options))
@@ -313,7 +343,24 @@ def _usual(given: list[str]) -> list[str]:
     return ["--version"] if given == ["version"] else given
 
 
+def _meant(given: str, parser: Parser) -> str:
+    """Return what to write in place of an argument that *parser* does not know."""
+    known = [name for action in parser._actions for name in action.option_strings]
+    if given.startswith("-"):
+        name = given.partition("=")[0]
+        synonym = _SYNONYMS.get(name)
+        return f"; did you mean {synonym}?" if synonym in known else _perhaps(name, known)
+    if "--vcore" in known and re.fullmatch("[0-9]{1,3}%?", given):
+        return f"; did you mean --vcore {given.removesuffix('%')}?"
+    if "--vmemory" in known and re.fullmatch("[0-9]+[KMGT]i?B?", given):
+        return f"; did you mean --vmemory {given}?"
+    if all(action.option_strings for action in parser._actions):
+        return f"; `{parser.prog}` takes only options{parser.example()}"
+    return ""
+
+
 def _perhaps(given: str, known: Iterable[str]) -> str:
-    """Return a "did you mean" question, empty if no known word is similar."""
-    found = difflib.get_close_matches(given, known, 1)
-    return f"; did you mean {found[0]}?" if found else ""
+    """Return a "did you mean" question, empty if no known word is similar without its hyphens."""
+    bare = {word.lstrip("-"): word for word in known if len(word) > 2}
+    found = difflib.get_close_matches(given.lstrip("-"), bare, 1)
+    return f"; did you mean {bare[found[0]]}?" if found else ""

@@ -54,9 +54,39 @@ def test_the_help_has_each_command_once_in_its_group(capsys):
         (["ps", "--jsom"], "unrecognized arguments: --jsom; did you mean --json?"),
         (["device-plugin", "--simulated=h100"], "--simulated=h100; did you mean --simulate?"),
         (["--verison"], "unrecognized arguments: --verison; did you mean --version?"),
+        (["run", "--gpus", "all"], "unrecognized arguments: --gpus; did you mean --device?"),
+        (["run", "--memory=8g"], "unrecognized arguments: --memory=8g; did you mean --vmemory?"),
+        (["top", "--delay", "3"], "--delay 3; did you mean --interval?"),
+        (["set", "a", "--name", "b"], "unrecognized arguments: --name b (see"),
+        (["set", "a", "40"], "unrecognized arguments: 40; did you mean --vcore 40?"),
+        (["set", "a", "8GiB"], "unrecognized arguments: 8GiB; did you mean --vmemory 8GiB?"),
+        (
+            ["top", "a"],
+            "arguments: a; `pyvgpu top` takes only options, such as `pyvgpu top --sort share`",
+        ),
     ],
 )
 def test_misspelt_commands_get_a_suggestion(given, said, capsys):
+    assert cli.main(given) == errors.UsageError.exit_code
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["set"], "required: RUN, such as `pyvgpu set eval --vcore 50` (see `pyvgpu set --help`)"),
+        (["replay"], "required: FILE, such as `pyvgpu replay trace.json.gz` (see"),
+        (["explain"], "required: POD, such as `pyvgpu explain train-0` (see"),
+        (
+            ["run", "--simulate"],
+            "argument --simulate: expected one argument, such as `pyvgpu run --simulate h100 "
+            "--vmemory 2GiB -- python train.py` (see",
+        ),
+        (["top", "--sort"], "--sort: expected one argument, such as `pyvgpu top --sort share`"),
+        (["run", "--priority"], "argument --priority: expected one argument (see"),
+    ],
+)
+def test_a_missing_argument_is_answered_with_an_example(given, said, capsys):
     assert cli.main(given) == errors.UsageError.exit_code
     assert said in capsys.readouterr().err
 

@@ -333,7 +333,8 @@ def connect(
 def _client_of(kubeconfig: str | None, context: str | None) -> Any:
     client, config = _library()
     settings = client.Configuration()
-    where = f"kubeconfig {kubeconfig or os.environ.get('KUBECONFIG') or '~/.kube/config'}"
+    files = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
+    where = f"kubeconfig {files}"
     if _as_pod(kubeconfig, context):
         where = "service account of this pod"
     import yaml
@@ -341,6 +342,8 @@ def _client_of(kubeconfig: str | None, context: str | None) -> Any:
     try:
         if _as_pod(kubeconfig, context):
             config.load_incluster_config(client_configuration=settings)
+        elif not any(Path(file).expanduser().exists() for file in files.split(os.pathsep)):
+            raise FileNotFoundError("no such file")
         else:
             config.load_kube_config(kubeconfig, context, client_configuration=settings)
         _check(settings)

@@ -152,7 +152,7 @@ def test_a_forbidden_pod(small, ask, code, said):
 def test_a_missing_kubeconfig(ask, tmp_path):
     code, _, err = ask("train-0", kubeconfig=tmp_path / "none")
     assert code == 65
-    assert "--kubeconfig FILE names another" in err
+    assert "/none: no such file; --kubeconfig FILE names another" in err
 
 
 def test_an_unreachable_api_server(ask, tmp_path):

@@ -74,12 +74,13 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Read the pod and its related objects, and explain."""
+    name = pod_lookup.pod_name(options.pod)
     settings = cluster_options.sidecar_settings(options)
     api = apiserver.connect(options.kubeconfig, context=options.context)
     namespace = options.namespace or apiserver.default_namespace(
         options.kubeconfig, options.context
     )
-    thing = pod_lookup.read(api, namespace, options.pod)
+    thing = pod_lookup.read(api, namespace, name)
     asked = pod_request.read(thing, None)
     if asked is not None and asked.waits:
         return _waits(api, thing, asked, options)
@@ -90,7 +91,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if claiming.concerns(thing) and (found := claiming.explain(api, thing)) is not None:
         document = json.dumps(found.document(), indent=2)
-        print(document if options.json else found.text(f"{namespace}/{options.pod}"))
+        print(document if options.json else found.text(f"{namespace}/{name}"))
         return 0
     pod = sidecar_pods.read(thing)
     around = RelatedObjects(api, options.controller_namespace, settings)

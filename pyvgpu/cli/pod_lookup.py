@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
@@ -9,6 +10,10 @@ from pyvgpu.kube import apiserver, objects
 
 if TYPE_CHECKING:
     from pyvgpu.kube.objects import Object
+
+_NAME = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?")
+_KINDS = ("pod", "pods", "po")
+_OTHER_KINDS = re.compile(r"(?:deploy|statefulset|sts|daemonset|ds|replicaset|rs|job|node|svc).*")
 
 
 def read(api: apiserver.ApiServer, namespace: str, name: str) -> Object:
@@ -18,6 +23,23 @@ def read(api: apiserver.ApiServer, namespace: str, name: str) -> Object:
         return api.call("GET", path)
     except apiserver.ServerError as exc:
         raise errors.UnavailableError(_why_not(api, namespace, name, exc)) from exc
+
+
+def pod_name(text: str) -> str:
+    """Return the name in *text*, which may begin with `pod/`, as kubectl prints it.
+
+    Raises UsageError for anything that cannot be the name of a pod.
+    """
+    kind, _, name = text.rpartition("/")
+    if kind and kind not in _KINDS:
+        other = _OTHER_KINDS.fullmatch(kind)
+        meant = "`kubectl get pods` lists them" if other else f"did you mean -n {kind} {name}?"
+        raise errors.UsageError(f"POD {text!r}: must be a pod, such as train-0; {meant}")
+    if not _NAME.fullmatch(name):
+        raise errors.UsageError(
+            f"POD {text!r}: must be lower-case letters, digits, hyphens and dots, such as train-0"
+        )
+    return name
 
 
 def _why_not(

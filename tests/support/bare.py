@@ -30,14 +30,14 @@ NEEDS = {
     ("main", "scheduler"): ((), "kubernetes"),
     ("main", "status-page"): ((), "kubernetes"),
     ("main", "simulate-schedule"): (("pod.yaml",), "kubernetes"),
-    ("main", "explain"): (("team/pod",), "kubernetes"),
+    ("main", "explain"): (("pod",), "kubernetes"),
     ("main", "demo"): (("--report", "report.html"), "report"),
     ("kubectl_main", "top"): ((), "kubernetes"),
     ("kubectl_main", "ps"): ((), "kubernetes"),
-    ("kubectl_main", "explain"): (("team/pod",), "kubernetes"),
+    ("kubectl_main", "explain"): (("pod",), "kubernetes"),
     ("kubectl_main", "audit"): ((), "kubernetes"),
-    ("kubectl_main", "suspend"): (("team/pod", "--keep"), "kubernetes"),
-    ("kubectl_main", "resume"): (("team/pod",), "kubernetes"),
+    ("kubectl_main", "suspend"): (("pod", "--keep"), "kubernetes"),
+    ("kubectl_main", "resume"): (("pod",), "kubernetes"),
 }
 POD = "kind: Pod\nmetadata: {name: pod}\nspec: {containers: []}\n"  # pod.yaml
 

@@ -40,12 +40,12 @@ class PodRequest:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._seconds = _seconds(options.timeout)
+        self._name = pod_lookup.pod_name(options.pod)
         self._waits = bool(options.wait)
         self._api = apiserver.connect(options.kubeconfig, context=options.context)
         self._namespace = options.namespace or apiserver.default_namespace(
             options.kubeconfig, options.context
         )
-        self._name = options.pod
         self._label = f"pod {self._namespace}/{self._name}"
 
     def send(self, value: str | None) -> str:

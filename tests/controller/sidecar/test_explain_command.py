@@ -155,6 +155,31 @@ def test_a_missing_kubeconfig(ask, tmp_path):
     assert "/none: no such file; --kubeconfig FILE names another" in err
 
 
+def test_a_pod_may_be_named_as_kubectl_prints_it(small, ask):
+    small[0].put(POD, hanging())
+    code, out, _ = ask("pod/train-0")
+    assert (code, out.split(":")[0]) == (0, "pod team/train-0")
+    assert ask("pod/train-9")[2].startswith("pyvgpu: POD train-9: there is none")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("deployment/train", "must be a pod, such as train-0; `kubectl get pods` lists them"),
+        (
+            "team/train-0",
+            "POD 'team/train-0': must be a pod, such as train-0; did you mean -n team train-0?",
+        ),
+        ("Train_0", "POD 'Train_0': must be lower-case letters, digits, hyphens and dots"),
+        ("", "POD '': must be lower-case letters"),
+    ],
+)
+def test_what_cannot_be_a_pod_is_refused(ask, name, said):
+    code, _, err = ask(name)
+    assert code == 64
+    assert said in err
+
+
 def test_an_unreachable_api_server(ask, tmp_path):
     text = (tmp_path / "kubeconfig").read_text()
     config = json.loads(text)

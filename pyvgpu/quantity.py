@@ -71,9 +71,18 @@ def parse_vcore(text: str, option: str) -> int:
     if not valid:
         raise errors.UsageError(
             f"{option} {_shorten(text)!r}: must be a whole percentage of one device, "
-            f"from 1 to {WHOLE_DEVICE}, such as 50"
+            f"from 1 to {WHOLE_DEVICE}, such as 50{_vcore_meant(text)}"
         )
     return int(text)
+
+
+def _vcore_meant(text: str) -> str:
+    """Return a "did you mean" question for a percent sign or a fraction of one device."""
+    match = re.fullmatch(r"([1-9][0-9]?|100) ?%|0?\.([0-9]{1,2})", text)
+    if match is None:
+        return ""
+    vcore = int(match[1] or match[2].ljust(2, "0"))
+    return f" (did you mean {vcore}?)" if vcore else ""
 
 
 def format_size(size: int) -> str:

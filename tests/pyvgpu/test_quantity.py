@@ -73,6 +73,23 @@ def test_bad_vcore_says_the_rule_and_an_example(text):
 
 
 @pytest.mark.parametrize(
+    ("text", "end"),
+    [
+        ("30%", "such as 50 (did you mean 30?)"),
+        ("0.3", "such as 50 (did you mean 30?)"),
+        (".05", "such as 50 (did you mean 5?)"),
+        ("0.0", "such as 50"),
+        ("250%", "such as 50"),
+        ("12.5", "such as 50"),
+    ],
+)
+def test_a_percent_sign_or_a_fraction_of_a_device_is_asked_about(text, end):
+    with pytest.raises(errors.UsageError) as caught:
+        quantity.parse_vcore(text, "--vcore")
+    assert str(caught.value).endswith(end)
+
+
+@pytest.mark.parametrize(
     ("size", "text"),
     [(2 * GIB, "2GiB"), (3 * GIB // 2, "1.5GiB"), (512 << 20, "512MiB"), (700, "700 bytes")],
 )

@@ -129,7 +129,7 @@ def missing(looked: Iterable[str], remedy: str) -> DriverMissingError:
     """Return the error that lists everywhere we *looked*, and the remedy."""
     found = tuple(looked)
     return DriverMissingError(
-        f"no NVIDIA driver found; looked for libcuda.so.1 in {', '.join(found)}. {remedy}", found
+        f"no NVIDIA driver found. {remedy}. Searched for libcuda.so.1 in {', '.join(found)}", found
     )
 
 

@@ -144,6 +144,8 @@ def test_missing_driver_is_reported_in_one_line(runner, tmp_path, options):
         pytest.skip("this machine has a driver")
     assert 64 <= ran.returncode <= 78
     assert "libcuda" in ran.stderr
+    if not options:
+        assert re.search("--simulate h100. Searched for libcuda.so.1 in /", ran.stderr)
     assert ("--simulate" in ran.stderr) == (not options)
     assert len(ran.stderr.splitlines()) == 1
 

@@ -103,8 +103,23 @@ def find_program(command: str, environment: Mapping[str, str]) -> str:
             reason = errno.EISDIR
     text = f"{command}: {os.strerror(reason).lower()}"
     if reason == errno.ENOENT:
-        raise NotFoundError(text)
-    raise NotStartedError(text)
+        raise NotFoundError(f"{text}{_meant(command)}")
+    raise NotStartedError(f"{text}{_meant(command) if reason == errno.EACCES else ''}")
+
+
+def _meant(command: str) -> str:
+    """Return how to start a *command* that is a script, or a whole line in quotes."""
+    file = Path(command)
+    with contextlib.suppress(OSError, ValueError):
+        if file.is_file():
+            if file.suffix == ".py":
+                return f"; did you mean python {command}?"
+            if os.access(file, os.X_OK):
+                return f"; did you mean ./{command}?"
+            return f"; `chmod +x {command}` makes a program executable"
+    if len(words := command.split()) > 1:
+        return f"; did you mean -- {' '.join(words)}, without quotes?"
+    return ""
 
 
 @contextlib.contextmanager

@@ -93,6 +93,39 @@ def test_missing_command_is_refused_with_an_example(runner):
     assert "no command is given, such as" in ran.stderr
 
 
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        ("train.py", 127, "train.py: no such file or directory; did you mean python train.py?"),
+        ("./train.py", 126, "./train.py: permission denied; did you mean python ./train.py?"),
+        ("serve", 127, "serve: no such file or directory; did you mean ./serve?"),
+        ("./notes", 126, "permission denied; `chmod +x ./notes` makes a program executable"),
+        (
+            "python train.py",
+            127,
+            "no such file or directory; did you mean -- python train.py, without quotes?",
+        ),
+        ("absent.py", 127, "absent.py: no such file or directory"),
+    ],
+)
+def test_a_script_as_the_command_is_answered_with_how_to_start_it(
+    runner, tmp_path, command, code, said
+):
+    for name, mode in (("train.py", 0o644), ("serve", 0o755), ("notes", 0o644)):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(mode)
+    ran = subprocess.run(
+        [*runner.command(), "--vmemory", "2GiB", "--", command],
+        env=runner.environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr.count("\n")) == (code, 1)
+    assert ran.stderr.endswith(f"{said}\n")
+
+
 def test_options_after_the_command_are_the_commands(runner):
     ran = runner("--vmemory", "2GiB", "echo", "--vmemory", "x", "--", "-h")
     assert ran.stdout == "--vmemory x -- -h\n"

@@ -6,8 +6,8 @@ check what needs no such objects: options by the parser itself, make targets, an
 project.
 
 Pages that begin with `start-` are complete instructions for a bare machine. Above each of their
-`sh` blocks a mark names its runner: `<!-- cluster -->` for the e2e install suite, or
-`<!-- not run: WHY -->`.
+`sh` blocks a mark names its runner: `<!-- cluster -->` for the e2e install suite,
+`<!-- one machine -->` for test_one_machine, or `<!-- not run: WHY -->`.
 """
 
 import re
@@ -25,7 +25,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 PROGRAMS = ("pyvgpu", "kubectl", "make", "ctr", "pip", "sudo", "helm", "docker", "podman")
 ENDS = {"|", "||", "&&", ";", "&", ">", ">>", "<", ")", "2>"}
 PARSERS = {program.name: whole(program) for program in (PYVGPU, KUBECTL)}
-MARK = re.compile(rf"{documented.CLUSTER}|not run: \S.+")
+MARK = re.compile(rf"{documented.CLUSTER}|{documented.ONE_MACHINE}|not run: \S.+")
 
 
 def blocks(page):

@@ -1,0 +1,106 @@
+"""Commands of the pages for one machine run as they stand, in a namespace, on a simulated device.
+
+Their blocks have the mark `<!-- one machine -->`. `sudo` is a stub, `pyvgpu run` gets
+`--simulate`, and the programs of the reader print how much device memory they see.
+"""
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import documented
+import pytest
+import rights
+
+pytestmark = [rights.needs_mounts, pytest.mark.slow]
+ROOT = documented.ROOT
+PYVGPU = Path(sys.executable).with_name("pyvgpu")
+# Folders of the machine that pyvgpu writes to or reads: empty in the namespace.
+FOLDERS = ("/run", "/tmp", "/var/tmp", "/dev/shm", "/etc/cdi")
+# Hides FOLDERS, except for the paths in "$@", which may be below one of them.
+APART = f"""
+mount -t tmpfs none /mnt
+for path in "$@"; do mkdir -p "/mnt$path"; mount --bind "$path" "/mnt$path"; done
+for folder in {" ".join(FOLDERS)}; do
+    [ ! -d $folder ] || mount -t tmpfs -o mode=1777 none $folder
+done
+for path in "$@"; do mkdir -p "$path"; mount --bind "/mnt$path" "$path"; done
+cd "$PWD"
+"""
+# Lists everything with that name except for installed programs.
+REMAINS = f"""
+find {" ".join(FOLDERS)} ~ \\( -path {ROOT} -o -path {sys.prefix} -o -path "*/bin/pyvgpu" \\) \\
+    -prune -o -name '*pyvgpu*' -print 2>/dev/null || true
+"""
+SUDO = '#!/bin/sh\nexec "$@"\n'
+PROGRAM = f"""#!/bin/sh
+[ "$1" != run ] || {{ shift; set -- run --simulate h100 "$@"; }}
+exec {shlex.quote(str(PYVGPU))} "$@"
+"""
+MEMORY = 'import gpu\nprint("sees", gpu.Device().memory()[1] >> 20, "MiB")\n'
+
+
+def executable(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def steps(page):
+    """Return the marked blocks of a page, in order."""
+    return [text for mark, _, text in documented.blocks(page) if mark == documented.ONE_MACHINE]
+
+
+@pytest.fixture
+def follow(tmp_path):
+    """Return a function that runs steps in a new namespace, and returns what they print."""
+    home, folder = tmp_path / "home", tmp_path / "folder"
+    executable(tmp_path / "bin/sudo", SUDO)
+    executable(tmp_path / "bin/pyvgpu", PROGRAM)
+    executable(home / "pyvgpu/bin/pip", '#!/bin/sh\necho pip "$@"\n')
+    executable(folder / "evaluate", "#!/bin/sh\nexec python train.py\n")
+    for name in ("train.py", "sweep.py"):
+        (folder / name).write_text(MEMORY)
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYVGPU_", "XDG_", "CUDA_"))}
+    environment = {
+        **kept,
+        "HOME": str(home),
+        "PATH": f"{tmp_path / 'bin'}:{PYVGPU.parent}:{kept['PATH']}",
+        "PYTHONPATH": str(ROOT / "examples/programs"),
+    }
+
+    def run(*scripts):
+        apart = ("unshare", "--mount", "--propagation", "private", "bash", "-euc")
+        done = subprocess.run(
+            [*apart, APART + "\n".join(scripts), "bash", *map(str, (ROOT, sys.prefix, tmp_path))],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{scripts}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    return run
+
+
+def test_a_workstation_from_the_first_run_to_the_removal(follow):
+    run, folder, remove = steps(ROOT / "docs/start-workstation.md")
+    said = follow(folder, run, "echo before", REMAINS, remove, "echo after", REMAINS)
+    runs, _, rest = said.partition("before\n")
+    assert runs == "sees 8192 MiB\nsees 8192 MiB\nsees 16201 MiB\n"
+    before, _, after = rest.partition("after\n")
+    assert {"/run/pyvgpu", "/dev/shm/pyvgpu-simulator-0"} <= set(before.splitlines())
+    assert "would remove /run/pyvgpu: " in before
+    assert "\nremoved /run/pyvgpu: " in before
+    assert after == ""
+
+
+def test_uninstall_of_all_users(follow):
+    (remove,) = steps(ROOT / "docs/uninstall.md")
+    said = follow("sudo install -d -m 1777 /run/pyvgpu", "pyvgpu run -- true", remove)
+    assert said.count("\nremoved ") >= 2
+    assert said.endswith("pip uninstall pyvgpu\n")

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyvgpu
 from pyvgpu import doctor, errors, names
@@ -42,6 +42,7 @@ _COLOURS = {
     doctor.CheckState.OK: "green",
     doctor.CheckState.LIMITED: "yellow",
     doctor.CheckState.MISSING: "red",
+    doctor.CheckState.SKIPPED: "dim",
 }
 _OF_A_NODE = node_checks.NodePaths()
 _MORE = (
@@ -168,7 +169,7 @@ def _judged(place: str, rows: tuple[doctor.CheckResult, ...], well: str) -> Doct
         return DoctorReport(place, rows, f"{well}.", 0)
     proofs = {inside.MEMORY, inside.TIME}
     code = _unproven(rows) if proofs.issuperset(missing) else errors.UnavailableError.exit_code
-    return DoctorReport(place, rows, f"problems: {', '.join(missing)}; see above.", code)
+    return DoctorReport(place, rows, f"problems: {', '.join(missing)}; see below.", code)
 
 
 def _unproven(rows: Sequence[doctor.CheckResult]) -> int:
@@ -188,7 +189,34 @@ def _document(report: DoctorReport) -> dict[str, object]:
 
 
 def _show(report: DoctorReport) -> None:
-    from rich import box, console, table, text
+    """Print the verdict and the rows: a table in a terminal, else lines that are not wrapped."""
+    from rich import console
+
+    out = console.Console(highlight=False)
+    if not out.is_terminal:
+        _print_lines(report)
+        return
+    out.print(report.sentence)
+    out.print(_table(report))
+    if report.more:
+        out.print(report.more)
+
+
+def _print_lines(report: DoctorReport) -> None:
+    print(report.sentence)
+    print()
+    checks = max(len(row.check) for row in report.rows)
+    states = max(len(row.state) for row in report.rows)
+    for row in report.rows:
+        print(f"{row.check:{checks}}  {row.state:{states}}  {row.found}")
+        if row.remedy:
+            print(f"{'':{checks}}  {'':{states}}  -> {row.remedy}")
+    if report.more:
+        print(f"\n{report.more}")
+
+
+def _table(report: DoctorReport) -> Any:
+    from rich import box, table, text
 
     shown = table.Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("check", "state", "found, and what to do"):
@@ -198,11 +226,7 @@ def _show(report: DoctorReport) -> None:
         if row.remedy:
             said.append(f"\n→ {row.remedy}", style="bold")
         shown.add_row(row.check, text.Text(row.state, style=_COLOURS[row.state]), said)
-    out = console.Console(highlight=False)
-    out.print(shown)
-    out.print(report.sentence)
-    if report.more:
-        out.print(report.more)
+    return shown
 
 
 def _sentence(verdict: doctor.PossibleRuns) -> str:
@@ -218,4 +242,4 @@ def _sentence(verdict: doctor.PossibleRuns) -> str:
         )
     if verdict.simulated:
         return f"{held}`pyvgpu run` works with --simulate only, such as --simulate h100."
-    return f"{held}`pyvgpu run` does not work here: see what is missing above."
+    return f"{held}`pyvgpu run` does not work here: `pyvgpu doctor` lists what is missing."

@@ -18,6 +18,7 @@ class CheckState(enum.StrEnum):
     OK = "ok"
     MISSING = "missing"
     LIMITED = "limited"  # pyvgpu works without it, but less well
+    SKIPPED = "skipped"  # cannot be checked, since another item is missing
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

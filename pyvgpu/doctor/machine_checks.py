@@ -90,8 +90,8 @@ def examine(scene: Scene) -> tuple[CheckResult, ...]:
 
 def judge(rows: Iterable[CheckResult]) -> PossibleRuns:
     """Return which runs are possible with these *rows*."""
-    missing = {row.check for row in rows if row.state is CheckState.MISSING}
-    lacking = {check.need for check in CHECKS if check.name in missing}
+    unmet = {row.check for row in rows if row.state in (CheckState.MISSING, CheckState.SKIPPED)}
+    lacking = {check.need for check in CHECKS if check.name in unmet}
     return PossibleRuns(
         real=not lacking & {Requirement.EVERY_RUN, Requirement.REAL_DEVICES},
         simulated=not lacking & {Requirement.EVERY_RUN, Requirement.SIMULATION},
@@ -127,7 +127,7 @@ def _look_at_module(scene: Scene) -> Finding:
     try:
         release = scene.driver().release
     except errors.PyVgpuError:
-        return Finding(CheckState.MISSING, "no driver to compare it with")
+        return Finding(CheckState.SKIPPED, "no driver to compare it with")
     try:
         text = scene.module.read_text(errors="replace")
     except OSError:
@@ -149,7 +149,7 @@ def look_at_devices(scene: Scene) -> Finding:
     try:
         library = scene.driver().libnvidia_ml
     except errors.PyVgpuError:
-        return Finding(CheckState.MISSING, "no driver to query")
+        return Finding(CheckState.SKIPPED, "no driver to query")
     script = (
         "import json, pathlib, sys; from pyvgpu import device; "
         "found = device.installed(pathlib.Path(sys.argv[1])); "
@@ -289,7 +289,7 @@ def _look_at_links(scene: Scene) -> Finding:
     try:
         driver = scene.driver()
     except errors.PyVgpuError:
-        return Finding(CheckState.MISSING, "no driver to link to")
+        return Finding(CheckState.SKIPPED, "no driver to link to")
     cache = scene.cache()
     complaint = abilities.hard_link(driver.libcuda, cache)
     if complaint is None:

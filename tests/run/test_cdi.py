@@ -2,9 +2,11 @@
 
 import contextlib
 import json
+import re
 import subprocess
 from pathlib import Path
 
+import documented
 import podman_rig
 import pytest
 import rights
@@ -116,6 +118,36 @@ def test_a_podman_container_is_held_to_its_quota(runner, podman, name, root):
         assert process.wait(WHOLE) == 0
     assert not (CDI / f"{name}.json").exists()
     assert promised(name) == []
+
+
+@rights.as_root
+@rights.needs_mounts
+@pytest.mark.slow
+def test_the_command_of_the_page_starts_a_container_with_its_quota(runner, name, root, tmp_path):
+    page = documented.ROOT / "docs/containers.md"
+    (step,) = [text for mark, _, text in documented.blocks(page) if mark == "podman"]
+    step = step.replace("IMAGE python train.py", f"--rootfs {root} /bin/tenant hold {GIB}")
+    step = re.sub(r"(?<=[=/ ])train(?=[ .])", name, step)
+    simulated = f'shift; exec {PYVGPU} cdi --simulate {runner.machine} "$@"'
+    programs = {"sudo": 'exec "$@"', "pyvgpu": simulated}
+    for program, line in programs.items():
+        (tmp_path / program).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / program).chmod(0o755)
+    CDI.mkdir(parents=True, exist_ok=True)
+    environment = {**podman_rig.environment(tmp_path), **runner.environment}
+    environment["PATH"] = f"{tmp_path}:{environment['PATH']}"
+    done = subprocess.run(
+        ["sh", "-c", step],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{step}\n{done.stderr}"
+    first, second = map(json.loads, done.stdout.splitlines()[:2])
+    assert (first["total"], second["event"]) == (8 * GIB, "held")
+    assert not (CDI / f"{name}.json").exists()
 
 
 @rights.as_root

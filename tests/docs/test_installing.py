@@ -3,6 +3,7 @@
 import fnmatch
 import re
 
+import charted
 import documented
 import pytest
 import rig
@@ -71,6 +72,20 @@ def test_page_waits_for_every_workload_it_starts(step):
         for namespace, name in re.findall(r"-n (\S+) rollout status (\S+) --timeout", step)
     }
     assert waited == made - IMPLIED
+
+
+def test_images_pushed_to_a_registry_are_those_of_the_helm_command():
+    (step,) = [
+        text
+        for _, _, text in documented.blocks(documented.ROOT / "docs" / PAGE)
+        if "helm install" in text
+    ]
+    copied = dict(re.findall(r"oci-archive:(\S+) docker://(\S+)", step))
+    settings = re.findall(r"--set (\S+)", step)
+    assert copied.keys() == ARCHIVES
+    assert len(settings) == 2
+    rendered = set(re.findall(r"registry\.example/[\w./:-]+", charted.text(*settings)))
+    assert rendered == set(copied.values())
 
 
 @pytest.mark.parametrize(

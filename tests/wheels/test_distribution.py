@@ -9,6 +9,7 @@ import tarfile
 from pathlib import Path
 
 import distribution
+import documented
 import pytest
 import release
 import yaml
@@ -73,6 +74,20 @@ def found(folder, key):
 def test_assembled_release_is_consistent(released, key):
     assert found(released, key) == []
     assert {file.stat().st_size > 0 for file in released.iterdir()} == {True}
+
+
+def test_commands_of_the_page_verify_it(released):
+    page = documented.ROOT / "docs/release.md"
+    (step,) = [text for mark, _, text in documented.blocks(page) if mark == "release"]
+    checked = subprocess.run(["sh", "-ec", step], cwd=released, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stderr
+    first, *files = checked.stdout.splitlines()
+    assert first == "Verified OK"
+    assert sorted(files) == sorted(
+        f"{file.name}: OK"
+        for file in released.iterdir()
+        if file.name not in (distribution.SUMS, distribution.SIGNATURE)
+    )
 
 
 def test_plugin_runs_from_its_archive_with_its_own_python(released, tmp_path):

@@ -120,7 +120,7 @@ def _loaded() -> tuple[Path | None, str]:
     """Return the libcuda that a program loads, or why it loads none."""
     try:
         done = subprocess.run(
-            [sys.executable, "-S", "-c", _LOADED, _LIBRARY],
+            [sys.executable, "-PS", "-c", _LOADED, _LIBRARY],
             capture_output=True,
             text=True,
             timeout=_SECONDS,

@@ -159,7 +159,7 @@ def look_at_devices(scene: Scene) -> Finding:
     )
     try:
         done = subprocess.run(
-            [sys.executable, "-c", script, str(library)],
+            [sys.executable, "-P", "-c", script, str(library)],
             env={**os.environ, **scene.environment},
             capture_output=True,
             text=True,

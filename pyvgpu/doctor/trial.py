@@ -36,7 +36,7 @@ def examine(trial: Trial, environment: Mapping[str, str]) -> tuple[CheckResult, 
         options += ["--simulate", trial.simulate]
     elif trial.driver_libraries is not None:
         options += ["--driver-libraries", str(trial.driver_libraries)]
-    myself = [sys.executable, "-c", _MAIN]
+    myself = [sys.executable, "-P", "-c", _MAIN]  # the folder may be a checkout of pyvgpu
     try:
         done = subprocess.run(
             [*myself, "run", *options, "--", *myself, "doctor", "--json"],

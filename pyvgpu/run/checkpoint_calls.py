@@ -131,7 +131,7 @@ class Calls:
         if self._driver.machine is not None:
             environment[names.SIMULATED_MACHINE_VARIABLE] = str(self._driver.machine)
         command = (
-            *(sys.executable, "-m", "pyvgpu.run.checkpoint_calls"),
+            *(sys.executable, "-Pm", "pyvgpu.run.checkpoint_calls"),
             *(str(self._driver.libcuda), str(self._driver.libnvidia_ml)),
         )
         return subprocess.Popen(

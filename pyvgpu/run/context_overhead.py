@@ -127,7 +127,7 @@ def _is_plausible(taken: Taken, entry: device.Device) -> bool:
 
 def measure(driver: Driver, uuid: str) -> Taken | None:
     """Return the overhead of contexts on the device *uuid*; None if it cannot be measured."""
-    command = [sys.executable, "-m", "pyvgpu.run.context_overhead"]
+    command = [sys.executable, "-Pm", "pyvgpu.run.context_overhead"]
     command += [str(driver.libcuda), str(driver.libnvidia_ml), uuid]
     taken = None
     for _ in range(_TRIES):

@@ -159,6 +159,19 @@ def test_a_doctor_on_a_machine_proves_with_a_run(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_proof_imports_nothing_from_the_current_folder(tmp_path):
+    """In a checkout, `pyvgpu` of the current folder is not the installed one."""
+    checkout = tmp_path / "checkout"
+    checkout.mkdir()
+    (checkout / "json.py").write_text("raise ImportError('of the current folder')\n")
+    environment = runner.Runner(tmp_path, "t4").environment
+    ask = (runner.PYVGPU, "doctor", "--json", "--prove", "--simulate", "t4")
+    done = subprocess.run(ask, env=environment, cwd=checkout, capture_output=True, text=True)
+    rows = {row["check"]: row for row in json.loads(done.stdout)["checks"]}
+    assert rows[inside.MEMORY]["state"] == "ok", rows[inside.MEMORY]
+
+
+@pytest.mark.slow
 def test_a_proof_names_the_tests_for_a_real_gpu(tmp_path):
     environment = {**runner.Runner(tmp_path, "t4").environment, "COLUMNS": "300"}
     ask = (runner.PYVGPU, "doctor", "--prove", "--simulate", "t4")

@@ -18,6 +18,7 @@
     moves       moves devices from one allocation API to another once they are free
     others      follows its capacity: whether another device plugin gives out its GPUs
     taint       removes the node's startup taint
+    config      ends the agent once the node's label selects other options
     publisher   publishes the node's devices to the cluster
     predicates  annotate pods with their devices, as gpu-manager does
     usage       samples the usage of containers for the metrics
@@ -38,6 +39,7 @@ from pyvgpu.deviceplugin import admin_socket, agent_http, components, scheduler_
 from pyvgpu.deviceplugin.agent_settings import Profile
 from pyvgpu.deviceplugin.allocation_api import Api
 from pyvgpu.deviceplugin.cluster import (
+    node_config,
     node_pods,
     other_plugin,
     own_node,
@@ -81,12 +83,24 @@ _FIRST_LOOK_SECONDS = 10.0
 class Agent:
     """One agent, which :meth:`run` runs until :meth:`stop`."""
 
-    def __init__(self, settings: AgentSettings) -> None:
+    def __init__(
+        self,
+        settings: AgentSettings,
+        is_current: Callable[[Mapping[str, object]], bool] | None = None,
+    ) -> None:
+        """*is_current* is that of :class:`node_config.ConfigWatch`; None: no options by node."""
         self._settings = settings
+        self._is_current = is_current
+        self._config: node_config.ConfigWatch | None = None
         self._components = components.Components()
         self._meter = metric_families.AgentMeter(require_cdi=settings.require_cdi)
         self._recent = status_history.Recent()
         self._looked = threading.Event()  # the driver was looked for once
+
+    @property
+    def outdated(self) -> bool:
+        """Whether :meth:`run` ended because the node has other settings now."""
+        return self._config is not None and self._config.outdated
 
     def stop(self) -> None:
         """Let :meth:`run` end."""
@@ -242,6 +256,9 @@ class Agent:
         grant_manager.observers.withdrawn.add(reports.withdraw)
         for name, run in reports.runs.items():
             self._components.add(name, run, reports.stop)
+        if self._is_current:
+            config = self._config = node_config.ConfigWatch(own, self._is_current, reports.tell)
+            self._components.add("config", lambda: config.run(self._components.wait))
         following = pod_annotations.PodAnnotations(known, grant_manager, reports.tell)
         known.changed.add(following.changed)
         self._components.add("wishes", following.run, following.stop)

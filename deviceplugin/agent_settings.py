@@ -81,6 +81,7 @@ class AgentSettings:
     driver_root: Path = Path("/")
     simulate: str = ""  # a simulated machine, such as h100:2, instead of the node's devices
     kubeconfig: Path | None = None
+    node_config: Path | None = None  # folder of options for single nodes; None: no such options
     volumes: tuple[volumeconf.ConfiguredVolume, ...] | None = (
         None  # files that containers get; None: all
     )

@@ -89,6 +89,7 @@ LAUNCH_PROGRAM = "/pyvgpu/launch/pyvgpu-launch"  # the same file, in a volume, u
 
 # Annotations of agents and the scheduler; see pyvgpu/allocator/annotations.py.
 CORDONED_ANNOTATION = f"{DOMAIN}/cordoned"  # on a node, by its administrator: UUIDs
+AGENT_CONFIG_LABEL = f"{DOMAIN}/agent-config"  # on a node: the name of its agent's options
 NODE_DEVICES_ANNOTATION = f"{DOMAIN}/node-devices"  # on a node: its devices
 DEVICES_ANNOTATION = f"{DOMAIN}/devices"  # on a pod: its shares
 GAIA_PREDICATE = f"{GAIA_DOMAIN}/predicate-"  # on a pod: prefix of annotations of the choice

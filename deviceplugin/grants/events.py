@@ -25,6 +25,7 @@ class Reason(enum.StrEnum):
     ENDED = "VGPUProcessEnded"  # the audit killed a process of the pod for exceeding its quota
     NOT_OFFERED = "VGPUNotOffered"  # of a node: another device plugin gives out its GPUs
     OFFERED = "VGPUOffered"  # of a node: no other device plugin gives them out any more
+    NOT_CONFIGURED = "VGPUNotConfigured"  # of a node: its label selects no valid options
 
 
 _NORMAL = frozenset(

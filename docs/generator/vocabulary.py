@@ -137,6 +137,12 @@ WRITTEN_ON_OTHERS: tuple[Row, ...] = (
         "GPU-8c9f...",
     ),
     (
+        names.AGENT_CONFIG_LABEL,
+        "label of a node",
+        "options of the node's agent, one of those in `agent.nodeConfigs`",
+        "a100",
+    ),
+    (
         f"{names.DOMAIN}/claim-vcore",
         "annotation of a namespace",
         "the most vcore that one claim may request in total",

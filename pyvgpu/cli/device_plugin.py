@@ -7,11 +7,13 @@ import logging
 import os
 import re
 import socket
+import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors, log, names
 from pyvgpu.allocator import datatypes
-from pyvgpu.cli import gpu_manager, places, table, termination
+from pyvgpu.cli import gpu_manager, node_options, places, table, termination
 from pyvgpu.cli.agent_options import STATE
 from pyvgpu.cli.table import Group, Option
 from pyvgpu.deviceplugin import agent_settings, allocation_api
@@ -24,6 +26,8 @@ from pyvgpu.simulation import simulator
 
 if TYPE_CHECKING:
     import argparse
+
+    from pyvgpu.deviceplugin.cluster import node_config
 
 _DESCRIPTION = """\
 Advertise the devices of this node to kubelet as pyvgpu.io/vcore (100 for each device) and
@@ -127,6 +131,14 @@ PLACES = Group(
             "FILE",
             "kubeconfig",
             "kubeconfig file, YAML or JSON (in a pod: its service account)",
+            table.path,
+        ),
+        Option(
+            "--node-config",
+            "DIR",
+            "node_config",
+            f"folder of options for single nodes; the node's label {names.AGENT_CONFIG_LABEL} "
+            "selects one of its files (none)",
             table.path,
         ),
     ),
@@ -450,7 +462,31 @@ def serve(options: argparse.Namespace, api: allocation_api.Api) -> int:
         logging.getLogger(__name__).warning("%s", line)
     process_tuning.limit_memory()
     process_tuning.settle()
-    one = agent.Agent(simulated_devices.settle(settings))
-    termination.on_signals(one.stop)
+    stopped = threading.Event()
+    agents: list[agent.Agent] = []
+
+    def stop() -> None:
+        stopped.set()
+        for running in agents:
+            running.stop()
+
+    termination.on_signals(stop)
+    is_current = None
+    if settings.node_config is not None:
+        chosen = node_options.NodeOptions(settings, lambda config: _for_node(options, config, api))
+        settings = _for_node(options, chosen.choose(stopped.wait), api)
+        is_current = chosen.is_current
+    one = agent.Agent(simulated_devices.settle(settings), is_current)
+    agents.append(one)
+    if stopped.is_set():
+        return 0
     one.run()
+    if one.outdated and not stopped.is_set():
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
     return 0
+
+
+def _for_node(
+    options: argparse.Namespace, config: node_config.NodeConfig, api: allocation_api.Api
+) -> AgentSettings:
+    return settings_of(node_options.merged(options, config, GROUPS), api)[0]

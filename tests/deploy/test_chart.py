@@ -153,6 +153,30 @@ def test_cgroups_are_mounted_only_for_driver_limits():
         assert ("--no-driver-limits" in container["args"]) is option
 
 
+def test_options_of_single_nodes_are_files_of_the_agent():
+    settings = ("agent.nodeConfigs.a100={--packing=spread,--bind-deadline=600}",)
+    things = made(*settings, "agent.nodeConfigs.default={--beside-nvidia}")
+    found = things["ConfigMap", "agent-node-config"]
+    assert found["data"] == {
+        "a100": "--packing=spread\n--bind-deadline=600",
+        "default": "--beside-nvidia",
+    }
+    assert found["metadata"]["namespace"] == "pyvgpu-agent"
+    spec = things["DaemonSet", "agent"]["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    (mount,) = (one for one in container["volumeMounts"] if one["name"] == "node-config")
+    (volume,) = (one for one in spec["volumes"] if one["name"] == "node-config")
+    assert f"--node-config={mount['mountPath']}" in container["args"]
+    assert volume["configMap"] == {"name": found["metadata"]["name"]}
+
+
+def test_without_options_of_single_nodes_the_agent_looks_for_none():
+    things = made()
+    assert ("ConfigMap", "agent-node-config") not in things
+    (container,) = things["DaemonSet", "agent"]["spec"]["template"]["spec"]["containers"]
+    assert not any("node-config" in word for word in container["args"])
+
+
 def test_agent_has_only_the_configured_capabilities():
     kill = "agent.options={--audit-action=kill}"
     for settings, added in (
@@ -161,6 +185,7 @@ def test_agent_has_only_the_configured_capabilities():
         ((kill,), ["KILL", "SYS_PTRACE"]),
         ((kill, "agent.capabilities={SYS_ADMIN,KILL}"), ["SYS_ADMIN", "KILL", "SYS_PTRACE"]),
         (("agent.suspend=true",), ["KILL", "SYS_PTRACE"]),
+        (("agent.nodeConfigs.a={--audit-action=kill}",), ["KILL", "SYS_PTRACE"]),
     ):
         spec = made(*settings)["DaemonSet", "agent"]["spec"]["template"]["spec"]
         found = spec["containers"][0]["securityContext"]["capabilities"]

@@ -10,6 +10,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pyvgpu.cli import device_plugin, node_options
 from pyvgpu.controller.sidecar import config
 
 SCHEMA = charted.SCHEMA
@@ -82,6 +83,7 @@ def test_defaults_are_valid_and_each_has_a_rule():
         ("agent.timeSlicing.replicas=1", "/agent/timeSlicing/replicas"),
         ("dra.enable=true", "/dra"),
         ("agent.options={packing}", "/agent/options/0"),
+        ("agent.nodeConfigs.a={--state=/x}", "/agent/nodeConfigs/a/0"),
         ("webhook.imageRules[0].prefix=a/", "/webhook/imageRules/0"),
         ("sidecar.settings.insits=true", "/sidecar/settings"),
     ],
@@ -90,6 +92,21 @@ def test_helm_refuses_invalid_values_with_their_path(setting, place):
     with pytest.raises(charted.RefusedError) as caught:
         charted.made(setting)
     assert f"at '{place}'" in str(caught.value)
+
+
+def test_options_of_single_nodes_are_named_by_a_valid_label():
+    with pytest.raises(charted.RefusedError, match="propertyName '-a'"):
+        charted.made("agent.nodeConfigs.-a={--packing=spread}")
+
+
+def test_nodes_have_the_options_that_the_agent_allows_them():
+    """All other options of the agent are refused."""
+    pattern = re.compile(SCHEMA["$defs"]["nodeOptions"]["items"]["pattern"])
+    options = [option for group in device_plugin.GROUPS for option in group.options]
+    written = {option.flag: option.flag + "=x" * bool(option.value) for option in options}
+    allowed = {flag for flag, word in written.items() if pattern.search(word)}
+    assert allowed == set(node_options.ALLOWED)
+    assert all(pattern.search(example) for example in node_options.ALLOWED.values())
 
 
 @pytest.mark.parametrize("name", ["image.tag", "fastExitImage.tag"])

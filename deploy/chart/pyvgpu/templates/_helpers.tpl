@@ -184,3 +184,12 @@ request.namespace.matches({{ printf "^%s$" (. | replace "[!" "[^" | replace "*" 
 {{- define "pyvgpu.tokensNode" -}}
 request.userInfo.?extra[?"authentication.kubernetes.io/node-name"].orValue([""])[0]
 {{- end -}}
+
+{{/* Not empty if the audit of any node may kill processes. */}}
+{{- define "pyvgpu.agentKills" -}}
+{{- $kill := "--audit-action=kill" }}
+{{- if .Values.agent.audit }}
+{{- if has $kill .Values.agent.options }}true{{ end }}
+{{- range .Values.agent.nodeConfigs }}{{ if has $kill . }}true{{ end }}{{ end }}
+{{- end }}
+{{- end }}

@@ -105,14 +105,14 @@ def wanted(spec: Object, classes: Mapping[str, Object]) -> ClaimRequest:
                 f"request {name}: deviceClassName {called}: there is no such DeviceClass; the "
                 f"chart creates vgpu and vgpu-whole"
             )
-        expressions = list(_expressions(objects.section(classes[called], "spec")))
-        if not any(names.DRA_DRIVER in expression for expression in expressions):
+        of_class = list(_expressions(objects.section(classes[called], "spec")))
+        if not is_ours(classes[called]):
             unjudged.append(f"request {name} is for devices of another driver ({called})")
             continue
         parts.append(_part(asked, name))
         unjudged += [
             f"request {name} requires devices that match: {expression}"
-            for expression in (*expressions, *_expressions(asked))
+            for expression in (*of_class, *_expressions(asked))
             if expression != OF_THE_DRIVER
         ]
     unjudged += [
@@ -122,6 +122,12 @@ def wanted(spec: Object, classes: Mapping[str, Object]) -> ClaimRequest:
         if key in ("matchAttribute", "distinctAttribute")
     ]
     return ClaimRequest(tuple(parts), tuple(unjudged))
+
+
+def is_ours(device_class: Object) -> bool:
+    """Tell whether a DeviceClass selects devices of our driver."""
+    found = _expressions(objects.section(device_class, "spec"))
+    return any(names.DRA_DRIVER in expression for expression in found)
 
 
 def whole_devices(pod: Object) -> int:

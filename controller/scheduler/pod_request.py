@@ -149,7 +149,7 @@ def read(
         node=node,
         nominated=str(status.get("nominatedNodeName") or ""),
         priority=int(spec.get("priority") or 0),
-        created=_seconds(meta.get("creationTimestamp")),
+        created=seconds(meta.get("creationTimestamp")),
         policy=asked.policy,
         packing=asked.packing,
         gang=asked.gang,
@@ -390,11 +390,12 @@ def _from_to(text: object, option: str, most: int) -> int:
 def _scheduled(status: Object) -> float:
     for condition in objects.entries(status, "conditions"):
         if condition.get("type") == "PodScheduled" and condition.get("status") == "True":
-            return _seconds(condition.get("lastTransitionTime"))
+            return seconds(condition.get("lastTransitionTime"))
     return 0.0
 
 
-def _seconds(text: object) -> float:
+def seconds(text: object) -> float:
+    """Return a time of the API server in seconds; 0 if there is none."""
     try:
         return datetime.datetime.fromisoformat(str(text)).timestamp()
     except ValueError:

@@ -17,7 +17,13 @@ import pyvgpu
 from pyvgpu import errors
 from pyvgpu.controller.scheduler import cache, wait_reasons
 from pyvgpu.controller.scheduler.shell import cache_watch
-from pyvgpu.controller.status import agent_documents, guard, node_rows, recent_events
+from pyvgpu.controller.status import (
+    agent_documents,
+    claim_pods,
+    guard,
+    node_rows,
+    recent_events,
+)
 from pyvgpu.kube import threads
 from pyvgpu.status import documents, history, site
 
@@ -51,6 +57,7 @@ class StatusSettings:
     cluster: str  # its name on the page
     agent_namespace: str
     agent_port: int
+    claims: bool = False  # show pods that wait for ResourceClaims
 
 
 class Cluster:
@@ -71,6 +78,7 @@ class Cluster:
             api, settings.agent_namespace, settings.agent_port, self._touch, counting
         )
         self._events = recent_events.RecentEvents(api, counting)
+        self._claims = claim_pods.ClaimPods(api, counting) if settings.claims else None
         self._guard = guard.Guard(api)
         self._threads = threads.Threads()
         self._lock = threading.Lock()
@@ -82,7 +90,8 @@ class Cluster:
         self._lines: history.History[str] = history.History()
         self._days: history.DayHistory[str] = history.DayHistory()
         self._why: dict[Sort, tuple[float, str, str]] = {}  # time, request, reason
-        self._waiting: list[pod_request.PodRequest] = []
+        self._claims_why: dict[str, _ClaimReason] = {}  # by pod
+        self._waiting: list[pod_request.PodRequest | claim_pods.ClaimPod] = []
         self._at = 0.0
         self._watched = -math.inf  # time of the last request
         self._hurry = threading.Event()  # set: refresh now
@@ -90,6 +99,7 @@ class Cluster:
     def run(self, stop: threading.Event) -> None:
         """Refresh until *stop*."""
         parts = (*self._watch.parts, self._agents.run, *self._events.parts)
+        parts += self._claims.parts if self._claims else ()
         self._threads.start(*(_bound(part, stop) for part in parts))
         while not stop.is_set():
             self._hurry.wait(LOOK_SECONDS if self._at else SYNC_SECONDS)
@@ -134,11 +144,16 @@ class Cluster:
             self._rows = known
             self._listed = sorted(known.values(), key=lambda row: row.order)
             self._totals = node_rows.totals(self._listed)
+        found: list[pod_request.PodRequest | claim_pods.ClaimPod]
         with self.cache.lock:
             found = [pod for pod in self.cache.pods.values() if pod.waits or pod.gated]
+        if self._claims:
+            keys = {pod.key for pod in found}
+            found += [pod for pod in self._claims.waiting() if pod.key not in keys]
         self._waiting = sorted(found, key=lambda pod: (-pod.priority, pod.created, pod.key))
         if time.monotonic() < self._watched + WATCHED_SECONDS:
             self._find_out()
+            self._find_out_claims()
         sums = self._totals
         promised = round(1000 * sums["promised"] / (sums["devices"] or 1))
         memory = round(1000 * sums["promisedBytes"] / (sums["memoryBytes"] or 1))
@@ -200,20 +215,30 @@ class Cluster:
             more = len(troubled) - MOST_PROBLEMS
             yield documents.problem("nodes", f"{more} more: show only those with a problem")
 
-    def _row(self, pod: pod_request.PodRequest) -> dict[str, Any]:
-        _, asked, why = self._why.get((pod.shape, pod.names), (0.0, "", ""))
+    def _row(self, pod: pod_request.PodRequest | claim_pods.ClaimPod) -> dict[str, Any]:
+        trouble = ""
+        if isinstance(pod, claim_pods.ClaimPod):
+            found = self._claims_why.get(pod.key)
+            asked, why = (found.asked, found.why) if found else ("", "")
+        else:
+            _, asked, why = self._why.get((pod.shape, pod.names), (0.0, "", ""))
+            trouble = pod.trouble
         return {
             "pod": pod.key,
             "asks": asked,
             "since": documents.when(pod.created),
             "priority": pod.priority,
-            "why": pod.trouble or _gates(pod) or why,
+            "why": trouble or _gates(pod.gates) or why,
         }
 
     def _find_out(self) -> None:
         """Explain the pending pods shown whose reason is unknown or older than WHY_SECONDS."""
         now = time.monotonic()
-        sorts = {(pod.shape, pod.names): pod for pod in reversed(self._waiting[:MOST_WAITING])}
+        sorts = {
+            (pod.shape, pod.names): pod
+            for pod in reversed(self._waiting[:MOST_WAITING])
+            if not isinstance(pod, claim_pods.ClaimPod)
+        }
         known = {sort: reason for sort, reason in self._why.items() if sort in sorts}
         late = [sort for sort in sorts if sort not in known or now >= known[sort][0] + WHY_SECONDS]
         for sort in late[:MOST_SORTS]:
@@ -221,6 +246,31 @@ class Cluster:
             hint = f"; {_ROOM}" if why.fitting else ""
             known[sort] = now, why.asked, f"{why.event()}{hint}"
         self._why = known
+
+    def _find_out_claims(self) -> None:
+        """Do the same for pods that wait for claims."""
+        if not self._claims or not self._claims.synced:
+            return
+        now = time.monotonic()
+        pods = [
+            (pod, self._claims.made(pod))
+            for pod in self._waiting[:MOST_WAITING]
+            if isinstance(pod, claim_pods.ClaimPod) and not pod.gates
+        ]
+        known = {
+            pod.key: reason
+            for pod, made in pods
+            if (reason := self._claims_why.get(pod.key)) and reason.made == made
+        }
+        late = {
+            pod.key: (pod, made)
+            for pod, made in pods
+            if pod.key not in known or now >= known[pod.key].at + WHY_SECONDS
+        }
+        some = list(late.values())[:MOST_SORTS]
+        for key, asked, why in self._claims.explain([pod for pod, _ in some]):
+            known[key] = _ClaimReason(now, late[key][1], asked, why)
+        self._claims_why = known
 
     def _node(self, name: str) -> dict[str, Any]:
         """Return a node's document from its agent; if that is silent, without measured use."""
@@ -241,6 +291,14 @@ class Cluster:
             self._touched.add(name)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _ClaimReason:
+    at: float  # seconds, monotonic
+    made: tuple[str, ...]  # the pod's claims that existed then
+    asked: str
+    why: str
+
+
 def _some(names: list[str]) -> Iterator[list[str]]:
     for first in range(0, len(names), AT_ONCE):
         yield names[first : first + AT_ONCE]
@@ -250,11 +308,9 @@ def _bound(part: Callable[[threading.Event], None], stop: threading.Event) -> Ca
     return lambda: part(stop)
 
 
-def _gates(pod: pod_request.PodRequest) -> str:
-    """Return why kube-scheduler does not consider *pod* yet; empty if it does."""
-    if not pod.gated:
-        return ""
-    return f"queued by its schedulingGates: {', '.join(pod.gates)}"
+def _gates(gates: tuple[str, ...]) -> str:
+    """Return why kube-scheduler does not consider a pending pod yet; empty if it does."""
+    return f"queued by its schedulingGates: {', '.join(gates)}" if gates else ""
 
 
 def _nothing() -> None:

@@ -10,12 +10,12 @@ from pyvgpu import quantity
 from pyvgpu.allocator import suspensions
 from pyvgpu.cli import (
     agent_scrape,
-    claiming,
     cluster_options,
     pod_lookup,
     refusals,
     scheduler_snapshot,
 )
+from pyvgpu.controller.claims import claim_explanation
 from pyvgpu.controller.kubectl import agent_metrics
 from pyvgpu.controller.scheduler import cache, pod_request, sampling, wait_reasons
 from pyvgpu.controller.sidecar import (
@@ -89,7 +89,8 @@ def run(options: argparse.Namespace) -> int:
         refused = refusals.look(api, thing, asked, refusal)
         print(refused.document() if options.json else refused.text())
         return 0
-    if claiming.concerns(thing) and (found := claiming.explain(api, thing)) is not None:
+    claims = claim_explanation.ServerClaims(api)
+    if claim_explanation.concerns(thing) and (found := claim_explanation.explain(claims, thing)):
         document = json.dumps(found.document(), indent=2)
         print(document if options.json else found.text(f"{namespace}/{name}"))
         return 0

@@ -50,6 +50,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         default=str(AGENT_PORT),
         help="the port of their --listen (%(default)s)",
     )
+    add(
+        "--claims",
+        action="store_true",
+        help="also show pods that wait for ResourceClaims (Kubernetes 1.34 or later)",
+    )
     serving.add_options(parser)
     cluster_options.add_place(parser)
 
@@ -58,7 +63,9 @@ def run(options: argparse.Namespace) -> int:
     """Serve the page until a termination signal arrives."""
     address = endpoints.read_address(options.serve, "--serve")
     port = table.whole(1, 65535, AGENT_PORT, "a port")(options.agent_port, "--agent-port")
-    settings = shown.StatusSettings(options.cluster, options.agent_namespace, port)
+    settings = shown.StatusSettings(
+        options.cluster, options.agent_namespace, port, claims=options.claims
+    )
     with errors.needing("prometheus-client", "kubernetes"):
         from pyvgpu.controller.status.status_metrics import StatusMeter
     meter = StatusMeter()

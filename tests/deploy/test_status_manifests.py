@@ -51,6 +51,23 @@ def test_rbac_rules_allow_only_list_watch_and_access_reviews():
             assert "secrets" not in rule["resources"]
 
 
+def test_claims_are_shown_and_may_be_read_only_with_dra():
+    plain, more = (
+        charted.made("statusPage.enabled=true", *settings)
+        for settings in ((), ("dra.enabled=true",))
+    )
+    for things, enabled in ((plain, False), (more, True)):
+        (container,) = things["Deployment", "status-page"]["spec"]["template"]["spec"][
+            "containers"
+        ]
+        assert ("--claims" in container["args"]) == enabled
+        rules = things["ClusterRole", "pyvgpu-status-page"]["rules"]
+        found = {name for rule in rules for name in rule["resources"] if "resource" in name}
+        assert found == (
+            {"resourceclaims", "resourceclaimtemplates", "resourceslices"} if enabled else set()
+        )
+
+
 def test_viewer_role_allows_the_checked_path():
     (rule,) = find("ClusterRole", "pyvgpu-status-viewer")["rules"]
     assert rule == {"nonResourceURLs": [guard.PATH], "verbs": [guard.VERB]}

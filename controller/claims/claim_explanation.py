@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pyvgpu import errors
 from pyvgpu.allocator import datatypes
@@ -13,6 +13,8 @@ from pyvgpu.controller.scheduler import cache, pod_request, wait_reasons
 from pyvgpu.kube import apiserver, objects
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from pyvgpu.kube.objects import Object
 
 FOLDER = templates.FOLDER
@@ -31,6 +33,10 @@ class ClaimExplanation:
         """Return it as JSON."""
         return {**(self.why.document() if self.why else {}), "claims": list(self.lines)}
 
+    def line(self) -> str:
+        """Return it as one line, without the devices of every node."""
+        return "; ".join([*self.lines, *([self.why.event()] if self.why else ())])
+
     def text(self, pod: str) -> str:
         """Return it as text."""
         head = self.why.text() if self.why else f"{pod} waits for none of its claims"
@@ -44,6 +50,55 @@ class ClaimExplanation:
         return "\n".join([*found, *([wait_reasons.table(rows)] if rows else ())])
 
 
+class ClusterClaims(Protocol):
+    """The objects on which an explanation depends."""
+
+    def classes(self) -> Mapping[str, Object]:
+        """Return the DeviceClasses by name."""
+
+    def claim(self, namespace: str, name: str) -> Object | None:
+        """Return a ResourceClaim; None if there is none."""
+
+    def template(self, namespace: str, name: str) -> Object | None:
+        """Return a ResourceClaimTemplate; None if there is none."""
+
+    def why_not_made(self, pod: Object) -> str:
+        """Return why the cluster fails to create a claim of *pod*; empty if it does not say."""
+
+    def devices(self) -> cache.Cache:
+        """Return what is free of the devices of all nodes."""
+
+
+class ServerClaims:
+    """ClusterClaims from requests to the API server; UnavailableError names what it forbids."""
+
+    def __init__(self, api: apiserver.ApiServer) -> None:
+        self._api = api
+
+    def classes(self) -> Mapping[str, Object]:
+        """Return the DeviceClasses by name."""
+        return by_name(_list(self._api, f"{FOLDER}/deviceclasses", "deviceclasses"))
+
+    def claim(self, namespace: str, name: str) -> Object | None:
+        """Return a ResourceClaim; None if there is none."""
+        return _read(self._api, f"{FOLDER}/namespaces/{namespace}/resourceclaims/{name}")
+
+    def template(self, namespace: str, name: str) -> Object | None:
+        """Return a ResourceClaimTemplate; None if there is none."""
+        return _read(self._api, templates.path(namespace, name))
+
+    def why_not_made(self, pod: Object) -> str:
+        """Return why the cluster fails to create a claim of *pod*; empty if it does not say."""
+        return why_not_made(self._api, pod)
+
+    def devices(self) -> cache.Cache:
+        """Return what is free of the devices of all nodes."""
+        return free_devices(
+            _list(self._api, f"{FOLDER}/resourceslices", "resourceslices"),
+            _list(self._api, f"{FOLDER}/resourceclaims", "resourceclaims of all namespaces"),
+        )
+
+
 def concerns(pod: Object) -> bool:
     """Return whether *pod* waits for a node and may get devices through claims."""
     spec = objects.section(pod, "spec")
@@ -52,22 +107,16 @@ def concerns(pod: Object) -> bool:
     return bool(asked) and not spec.get("nodeName") and not over
 
 
-def explain(api: apiserver.ApiServer, pod: Object) -> ClaimExplanation | None:
-    """Return why *pod* has no devices; None if none of its claims is for our devices.
-
-    UnavailableError names the missing permission.
-    """
+def explain(known: ClusterClaims, pod: Object) -> ClaimExplanation | None:
+    """Return why *pod* has no devices; None if none of its claims is for our devices."""
     meta = objects.section(pod, "metadata")
-    classes = {
-        _name(device_class): device_class
-        for device_class in _list(api, f"{FOLDER}/deviceclasses", "deviceclasses")
-    }
+    classes = known.classes()
     wants: dict[str, seen.ClaimRequest] = {}
     lines: list[str] = []
     trouble, ours = "", False
     for entry in objects.entries(objects.section(pod, "spec"), "resourceClaims"):
         name = str(entry.get("name"))
-        spec, line, waits = _claim(api, pod, entry)
+        spec, line, waits = _claim(known, pod, entry)
         try:
             found = seen.wanted(spec, classes) if spec else seen.ClaimRequest(())
         except errors.UsageError as exc:
@@ -103,7 +152,9 @@ def explain(api: apiserver.ApiServer, pod: Object) -> ClaimExplanation | None:
         priority=int(objects.section(pod, "spec").get("priority") or 0),
         trouble=trouble,
     )
-    return ClaimExplanation(wait_reasons.look(_cache(api), asked, every_device=True), tuple(lines))
+    return ClaimExplanation(
+        wait_reasons.look(known.devices(), asked, every_device=True), tuple(lines)
+    )
 
 
 def _selector(pod: Object) -> datatypes.Selector:
@@ -116,49 +167,48 @@ def _selector(pod: Object) -> datatypes.Selector:
         return datatypes.ANY
 
 
-def _cache(api: apiserver.ApiServer) -> cache.Cache:
+def free_devices(slices: Iterable[Object], claims: Iterable[Object]) -> cache.Cache:
     """Return what is free, computed from the nodes' ResourceSlices and from all claims."""
     known = cache.Cache(cache.SchedulerSettings())
-    found = seen.slices(_list(api, f"{FOLDER}/resourceslices", "resourceslices"))
+    found = seen.slices(slices)
     for node, published in seen.nodes(found).items():
         known.see_node(node, published)
-    claims = _list(api, f"{FOLDER}/resourceclaims", "resourceclaims of all namespaces")
     for tenant in seen.tenants(found, claims):
         known.see_pod(tenant.key, tenant)
     return known
 
 
-def _claim(api: apiserver.ApiServer, pod: Object, entry: Object) -> tuple[Object, str, bool]:
+def claim_name(pod: Object, entry: Object) -> str:
+    """Return the claim of an *entry* of a pod's claims; empty if it is not made yet."""
+    if name := entry.get("resourceClaimName"):
+        return str(name)
+    for status in objects.entries(objects.section(pod, "status"), "resourceClaimStatuses"):
+        if status.get("name") == entry.get("name"):
+            return str(status.get("resourceClaimName") or "")
+    return ""
+
+
+def _claim(known: ClusterClaims, pod: Object, entry: Object) -> tuple[Object, str, bool]:
     """Return the spec of a claim of *pod*, a line on its state, and whether it waits."""
     namespace = str(objects.section(pod, "metadata").get("namespace"))
-    folder = f"{FOLDER}/namespaces/{namespace}"
-    name = entry.get("resourceClaimName") or _made(pod, str(entry.get("name")))
-    if name:
-        claim = _read(api, f"{folder}/resourceclaims/{name}")
+    if name := claim_name(pod, entry):
+        claim = known.claim(namespace, name)
         if claim is None:
             return {}, f"{name} is not there", True
         got = seen.allocated(claim)
         line = f"{name} has {', '.join(got)}" if got else f"{name} waits for devices"
         return objects.section(claim, "spec"), line, not got
     template = str(entry.get("resourceClaimTemplateName"))
-    found = _read(api, templates.path(namespace, template))
+    found = known.template(namespace, template)
     if found is None:
         return {}, f"its template {template} is not there", True
-    why = _why_not_made(api, pod)
+    why = known.why_not_made(pod)
     line = f"is not made yet from template {template}{f': {why}' if why else ''}"
     return objects.section(found, "spec", "spec"), line, True
 
 
-def _made(pod: Object, name: str) -> str:
-    """Return the name of the claim that was created for a pod from a template."""
-    for entry in objects.entries(objects.section(pod, "status"), "resourceClaimStatuses"):
-        if entry.get("name") == name:
-            return str(entry.get("resourceClaimName") or "")
-    return ""
-
-
-def _why_not_made(api: apiserver.ApiServer, pod: Object) -> str:
-    """Return the last event about a claim that the cluster failed to create."""
+def why_not_made(api: apiserver.ApiServer, pod: Object) -> str:
+    """Return the last event about a claim of *pod* that the cluster failed to create, or ''."""
     meta = objects.section(pod, "metadata")
     query = {"fieldSelector": f"involvedObject.uid={meta.get('uid')},reason={NOT_MADE}"}
     path = f"/api/v1/namespaces/{meta.get('namespace')}/events"
@@ -171,6 +221,11 @@ def _why_not_made(api: apiserver.ApiServer, pod: Object) -> str:
     last = max(found, key=lambda event: str(event.get("lastTimestamp") or ""))
     text = str(last.get("message"))
     return f"{text} ({_COUNTED})" if "exceeded quota" in text else text
+
+
+def by_name(listed: Iterable[Object]) -> dict[str, Object]:
+    """Return cluster-wide objects by name."""
+    return {str(objects.section(thing, "metadata").get("name")): thing for thing in listed}
 
 
 def _list(api: apiserver.ApiServer, path: str, what: str) -> list[Object]:
@@ -197,7 +252,3 @@ def _read(api: apiserver.ApiServer, path: str) -> Object | None:
         if exc.status == 404:
             return None
         raise
-
-
-def _name(thing: Object) -> str:
-    return str(objects.section(thing, "metadata").get("name"))

@@ -239,3 +239,17 @@ def test_status_writers_are_in_the_policy():
         "ValidatingAdmissionPolicy", "pyvgpu-status"
     ]
     assert '"system:serviceaccount:vk:vk"' in policy["spec"]["validations"][0]["expression"]
+
+
+@pytest.mark.parametrize(
+    "settings", [(), ("agent.suspend=true",), ("agent.options={--audit-action=kill}",)]
+)
+def test_agents_apparmor_profile_is_a_value_beside_its_other_restrictions(settings):
+    given = "agent.securityContext.appArmorProfile.type=Unconfined"
+    before, after = (
+        made(*more)["DaemonSet", "agent"]["spec"]["template"]["spec"]["containers"][0][
+            "securityContext"
+        ]
+        for more in (settings, (*settings, given))
+    )
+    assert after == {**before, "appArmorProfile": {"type": "Unconfined"}}

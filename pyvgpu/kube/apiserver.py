@@ -226,14 +226,8 @@ class ApiServer:
                 self._watches.add(answer)
             for chunk in answer.stream(1 << 16):
                 *lines, rest = (rest + chunk).split(b"\n")
-                for line in lines:
-                    event = json.loads(line)
-                    yield event["type"], event["object"]
-        except (OSError, ValueError) as exc:
-            raise ServerError(f"watch of {path}: {exc}") from exc
-        except Exception as exc:
-            if type(exc).__module__.partition(".")[0] != "urllib3":
-                raise
+                yield from map(_event, lines)
+        except _unreadable() as exc:
             raise ServerError(f"watch of {path}: {exc}") from exc
         finally:
             with self._lock:
@@ -258,7 +252,7 @@ class ApiServer:
         answer = self._send(request)
         try:
             content: bytes = answer.data
-        except Exception as exc:
+        except _unreadable() as exc:
             raise ServerError(f"{request}: {exc}") from exc
         return content
 
@@ -428,14 +422,37 @@ def _object(request: _Request, content: bytes) -> dict[str, Any]:
     return found
 
 
+def _event(line: bytes) -> tuple[str, dict[str, Any]]:
+    """Parse an event of a watch: its type and object; ValueError if it is not one."""
+    event = json.loads(line)
+    if not isinstance(event, dict) or not isinstance(event.get("object"), dict):
+        raise ValueError("the response is not a stream of events")
+    return str(event.get("type")), event["object"]
+
+
+def _unreadable() -> tuple[type[Exception], ...]:
+    """Return the errors of reading a response that breaks off, or is malformed."""
+    import urllib3
+
+    return urllib3.exceptions.HTTPError, OSError, ValueError
+
+
 def _refused(request: _Request, answer: Any) -> ServerError:
     try:
         text = json.loads(answer.data).get("message", "")
-    except (ValueError, AttributeError):
+    except AttributeError:  # it is JSON, but not an object
         text = answer.reason
-    after = answer.headers.get("Retry-After", "")
-    return ServerError(
-        f"{request}: {answer.status} {text}",
-        answer.status,
-        float(after) if after.isdigit() else None,
-    )
+    except _unreadable():
+        text = answer.reason
+    return ServerError(f"{request}: {answer.status} {text}", answer.status, _retry_after(answer))
+
+
+def _retry_after(answer: Any) -> float | None:
+    """Return the seconds that Retry-After, a number or a date, asks for; None without them."""
+    import urllib3
+
+    try:
+        seconds: float | None = urllib3.Retry().get_retry_after(answer)
+    except urllib3.exceptions.InvalidHeader:
+        return None
+    return seconds

@@ -1,5 +1,6 @@
 """Requests to the API server: errors, retries, credentials, time limits."""
 
+import contextlib
 import datetime
 import json
 import socket
@@ -14,7 +15,16 @@ POD = "/api/v1/namespaces/n/pods/p"
 
 
 @pytest.mark.row(16)
-@pytest.mark.parametrize(("said", "seconds"), [("7", 7.0), ("", None), ("soon", None)])
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [
+        pytest.param("7", 7.0, id="seconds"),
+        pytest.param("Sun, 06 Nov 1994 08:49:37 GMT", 0.0, id="a date that has passed"),
+        pytest.param("", None, id="empty"),
+        pytest.param("soon", None, id="a word"),
+        pytest.param("\xb2", None, id="a digit of another kind"),
+    ],
+)
 def test_retry_after_is_read_from_the_response(small, said, seconds):
     api, connection = small
     api.failing, api.retry_after = [429], said
@@ -96,6 +106,53 @@ def test_requests_to_a_silent_server_time_out(monkeypatch):
             list(api.watch("/api/v1/pods", {}, "1", 300))
         connection.rest_client.pool_manager.clear()
     assert [(method, status) for method, status, _ in asked] == [("GET", 0), ("GET", 0)]
+
+
+@contextlib.contextmanager
+def answering(content):
+    """Yield a connection to a server that sends *content* to each client, and hangs up."""
+    from kubernetes import client
+
+    def serve(listener):
+        with contextlib.suppress(OSError):  # the listener is closed
+            while True:
+                accepted, _ = listener.accept()
+                with accepted:
+                    accepted.recv(1 << 16)
+                    accepted.sendall(content)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        settings = client.Configuration(host=f"http://127.0.0.1:{listener.getsockname()[1]}")
+        connection = client.ApiClient(settings)
+        try:
+            yield apiserver.ApiServer(connection)
+        finally:
+            connection.rest_client.pool_manager.clear()
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "status"),
+    [
+        pytest.param("500 No\r\nContent-Length: 9", "{}", 500, id="an error breaks off"),
+        pytest.param("500 No\r\nTransfer-Encoding: chunked", "zz", 500, id="its chunks do"),
+        pytest.param("429 No\r\nContent-Length: 2", "[]", 429, id="an error of another form"),
+        pytest.param("200 OK\r\nContent-Length: 9", "{}", 0, id="a response breaks off"),
+        pytest.param("200 OK\r\nContent-Length: 4", "[1]\n", 0, id="a list"),
+        pytest.param("200 OK\r\nContent-Length: 18", '{"type": "ADDED"}\n', 0, id="no object"),
+    ],
+)
+def test_a_broken_or_malformed_response_is_an_error_of_the_server(head, body, status):
+    with answering(f"HTTP/1.1 {head}\r\n\r\n{body}".encode()) as api:
+        with pytest.raises(apiserver.ServerError) as raised:
+            api.items(POD, {})
+        assert raised.value.status == status
+        with pytest.raises(apiserver.ServerError) as raised:
+            list(api.watch(POD, {}, "1", 5))
+        assert raised.value.status == status
 
 
 def patient(small, **more):

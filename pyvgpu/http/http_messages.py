@@ -1,6 +1,6 @@
 """Request and response types of the HTTP server.
 
-Separate from httpserver.py, so that request handlers can be imported without aiohttp.
+Separate from http_server.py, so that request handlers can be imported without aiohttp.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """HTTPS server for JSON requests from the cluster, with a route for each path.
 
 A renewed certificate applies to new connections. If client certificates are required, the context
-holds the CA that verifies them, and *clients* the common names to accept. httpserver.py sets the
+holds the CA that verifies them, and *clients* the common names to accept. http_server.py sets the
 limits of a connection.
 """
 

@@ -1,6 +1,7 @@
 """Sharing annotations of running pods are applied, within the allowed range."""
 
 import dataclasses
+import queue
 
 import grant_room
 import pytest
@@ -89,10 +90,14 @@ def test_changed_pod_is_applied_at_once(room, following, monkeypatch):
     one = room.kubelet.admit(pod("p", container("a", 30, 2)))
     grant = room.start(one, "a")
     meta = {"uid": one.uid, "namespace": "default", "name": one.name}
+    applied = queue.SimpleQueue()
+    room.grant_manager.observers.reported.add(applied.put)
     with waiting.beside(following.wishes):
         following.known.pods = {one.uid: {"metadata": {**meta, "annotations": {LIMIT: "80"}}}}
         following.wishes.changed("default/p")
-        waiting.wait_until(lambda: held(room, grant) == (quota.TimePolicy.ELASTIC, 80))
+        event = applied.get(timeout=waiting.PROMPT)  # once stored and written to the folder
+    assert "quota is now" in event.text
+    assert held(room, grant) == (quota.TimePolicy.ELASTIC, 80)
 
 
 def test_annotations_do_not_affect_whole_devices(room, following):

@@ -55,7 +55,7 @@ def test_all_containers_of_a_pod_are_suspended_or_none(room):
         assert tenant.programs["x"].ask("is_intact(p)") is True
         os.kill(tenant.programs["y"].pid, signal.SIGCONT)
         tenant.annotate(suspend=None)
-        tenant.until("running")
+        waiting.wait_until(lambda: not tenant.answer)  # the agent has seen that change
         tenant.annotate(suspend=KEEP)
         tenant.until("suspended")
         assert judge.used_bytes(room.node.machine) == 0

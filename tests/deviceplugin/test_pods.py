@@ -1,5 +1,7 @@
 """The node's pods come from a watch; a pod that was not seen is read from the API server."""
 
+import queue
+
 import pytest
 import waiting
 from cluster_of_one import NODE
@@ -36,16 +38,20 @@ def test_seen_pod_is_not_read_again(watched, cluster):
 
 
 def test_changes_and_deletions_are_reported(watched, cluster):
-    keys = []
-    watched.changed.add(keys.append)
+    keys = queue.SimpleQueue()
+    watched.changed.add(keys.put)
+    key = f"{ONE.namespace}/{ONE.name}"
     cluster.add(ONE, {})
-    waiting.wait_until(lambda: watched.seen(ONE.uid))
+    assert keys.get(timeout=waiting.PROMPT) == key
+    assert watched.seen(ONE.uid)
     cluster.api.put(PATH, {**cluster.api.read(PATH), "status": {"phase": "Failed"}})
-    waiting.wait_until(lambda: watched.is_over(OWNER))
-    cluster.api.delete(PATH)
-    waiting.wait_until(lambda: watched.seen(ONE.uid) is None)
+    assert keys.get(timeout=waiting.PROMPT) == key
     assert watched.is_over(OWNER)
-    assert keys == [f"{ONE.namespace}/{ONE.name}"] * 3
+    cluster.api.delete(PATH)
+    assert keys.get(timeout=waiting.PROMPT) == key
+    assert watched.seen(ONE.uid) is None
+    assert watched.is_over(OWNER)
+    assert keys.empty()
 
 
 def test_later_pod_of_the_same_name_replaces_it(watched, cluster):

@@ -268,7 +268,10 @@ class FakeKubelet:
     def _choose(self, resource: str, needed: int, again: set[str]) -> frozenset[str]:
         first = self.random.sample(sorted(again), min(needed, len(again)))
         in_use = {
-            one for (_, _, name), (ids, _) in self.held.items() if name == resource for one in ids
+            one
+            for (_, _, name), (ids, _) in list(self.held.items())
+            if name == resource
+            for one in ids
         }
         free = sorted(self.healthy(resource) - in_use - set(first))
         lack = needed - len(first)
@@ -342,14 +345,16 @@ class FakeKubelet:
             }
             for (uid, name, resource), (ids, answer) in list(self.held.items())
         ]
-        registered = {device: sorted(self.healthy(device)) for device in self.devices}
+        registered = {device: sorted(self.healthy(device)) for device in list(self.devices)}
         data = {"PodDeviceEntries": entries, "RegisteredDevices": registered}
         draft = self.folder / f"draft-{threading.get_ident()}"
         draft.write_text(json.dumps({"Data": data, "Checksum": 0}))
         draft.replace(self.folder / checkpoint_file.FILE)
 
     def _take_back(self) -> None:
-        self.held = {key: held for key, held in self.held.items() if key[0] in self.pods}
+        for key in list(self.held):  # in place: List is called while containers are allocated
+            if key[0] not in self.pods:
+                self.held.pop(key, None)
 
     # --- PodResources -----------------------------------------------------------------------
 

@@ -77,15 +77,17 @@ class SmallApi:
 
     def read(self, path: str) -> dict[str, Any]:
         """Return a copy of an object."""
-        return copy.deepcopy(self._objects[path])
+        with self._changed:
+            return copy.deepcopy(self._objects[path])
 
     def under(self, folder: str) -> list[dict[str, Any]]:
         """Return the objects below a collection path."""
-        return [
-            stored
-            for path, stored in sorted(self._objects.items())
-            if folder in (_folder(path), path.rpartition("/")[0])
-        ]
+        with self._changed:
+            return [
+                stored
+                for path, stored in sorted(self._objects.items())
+                if folder in (_folder(path), path.rpartition("/")[0])
+            ]
 
     def forget(self) -> None:
         """Compact the history, and break every watch."""

@@ -83,7 +83,7 @@ def audited(places, machine, driver, tmp_path, request):
 
         yield made, look
         process.stdin.close()
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=waiting.PROMPT) == 0
 
 
 @contextlib.contextmanager
@@ -370,7 +370,7 @@ def test_statically_linked_program_is_killed(audited, places, tmp_path):
         assert look("kill") == []
         ((kind, pids, _, _),) = look("kill")
         assert (kind, pids) == ("no-shim", [pid])
-        assert process.wait(timeout=30) == -signal.SIGKILL
+        assert process.wait(timeout=waiting.PROMPT) == -signal.SIGKILL
 
 
 @rights.needs_first_pid_namespace

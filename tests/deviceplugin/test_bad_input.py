@@ -24,7 +24,7 @@ from fake_kubelet import (
     container,
     pod,
 )
-from waiting import started
+from waiting import PROMPT, started
 
 from pyvgpu.deviceplugin.kubelet import device_ids, offers
 from pyvgpu.deviceplugin.plugin import plugin_server, registration
@@ -91,7 +91,7 @@ NONSENSE = [
 def test_malformed_calls_are_answered_and_grant_nothing(room, method, content):
     channel = room.kubelet.endpoints[VCORE].channel
     with contextlib.suppress(grpc.RpcError):
-        channel.unary_unary(f"/v1beta1.DevicePlugin/{method}")(content, timeout=30)
+        channel.unary_unary(f"/v1beta1.DevicePlugin/{method}")(content, timeout=PROMPT)
     holds_nothing(room)
     assert room.run(pod("p", container("a", 30, 2)), "a") == "30 2 GPU-0"
 
@@ -144,7 +144,7 @@ def test_malformed_kubelet_answers_are_retried(kubelet, said):
     try:
         with contextlib.closing(talker):
             for _ in range(3):  # a probe whether it listens, a call, and a retry
-                assert talker.heard.acquire(timeout=30)
+                assert talker.heard.acquire(timeout=PROMPT)
         kubelet.start()  # which removes all sockets first
         kubelet.until(lambda: len(kubelet.healthy(VCORE)) == 4)
     finally:
@@ -200,7 +200,7 @@ def test_full_disk_refuses_until_there_is_space(node, small_disk):
 @pytest.mark.parametrize("place", ["--state", "--run"])
 def test_agent_without_write_access_exits_with_a_message(node, small_disk, place):
     small_disks.allow_writing(small_disk, allowed=False)
-    assert node.start(place, small_disk / "here").wait(30) == 77
+    assert node.start(place, small_disk / "here").wait(PROMPT) == 77
     assert "Read-only file system" in node.log.read_text()
 
 

@@ -4,6 +4,7 @@ import json
 
 import grpc
 import pytest
+import waiting
 from google.protobuf import empty_pb2
 from granted import GIB
 
@@ -148,9 +149,9 @@ def test_grpc_service_returns_the_same(sources, tmp_path):
     with display.serving(socket, sources), grpc.insecure_channel(f"unix:{socket}") as channel:
         stub = api_grpc.GPUDisplayStub(channel)
         nothing = empty_pb2.Empty()
-        assert stub.Version(nothing, timeout=30).version == pyvgpu.__version__
-        assert stub.PrintGraph(nothing, timeout=30).graph.startswith("ROOT:0\n")
-        pods = stub.PrintUsages(nothing, timeout=30).usage
+        assert stub.Version(nothing, timeout=waiting.PROMPT).version == pyvgpu.__version__
+        assert stub.PrintGraph(nothing, timeout=waiting.PROMPT).graph.startswith("ROOT:0\n")
+        pods = stub.PrintUsages(nothing, timeout=waiting.PROMPT).usage
     assert set(pods) == {"uid-1", "uid-2"}
     pod = pods["uid-1"]
     assert (pod.project, pod.user, pod.cluster) == ("team", "alice", "east")

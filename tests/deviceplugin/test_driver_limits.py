@@ -13,6 +13,7 @@ import granted
 import machine_room
 import pytest
 import rights
+import waiting
 from granted import GIB, grant_of, share_of
 
 from pyvgpu import shim
@@ -93,7 +94,9 @@ class Agent:
         """Run the hook as a runtime does."""
         state = state or {"ociVersion": "1.2.0", "id": "c", "pid": pid, "bundle": "/b"}
         text = state if isinstance(state, str) else json.dumps(state)
-        done = subprocess.run([*self.hook, grant.id], input=text, text=True, timeout=20)
+        done = subprocess.run(
+            [*self.hook, grant.id], input=text, text=True, timeout=waiting.PROMPT
+        )
         assert done.returncode == 0
 
 
@@ -120,7 +123,7 @@ def started(machine, tmp_path, short):
         ) as process:
             yield Agent(process)
             process.stdin.close()
-            assert process.wait(timeout=30) == 0
+            assert process.wait(timeout=waiting.PROMPT) == 0
 
     return start
 
@@ -263,8 +266,8 @@ def test_hook_finds_the_pid_anywhere_in_the_state(started, grant, cgroup):
 
 def test_hook_without_an_agent_lets_the_container_start(short):
     command = [shim.created_hook(), short / "created/control", f"{1:016x}"]
-    assert subprocess.run(command, input=b'{"pid": 1}', timeout=20).returncode == 0
-    assert subprocess.run([*command, "more"], input=b"", timeout=20).returncode == 0
+    assert subprocess.run(command, input=b'{"pid": 1}', timeout=waiting.PROMPT).returncode == 0
+    assert subprocess.run([*command, "more"], input=b"", timeout=waiting.PROMPT).returncode == 0
 
 
 def test_only_shares_get_the_hook(places, machine, tmp_path):

@@ -11,7 +11,7 @@ import threading
 import dying
 import pytest
 import small_disks
-from waiting import wait_until
+from waiting import PROMPT, wait_until
 
 from pyvgpu import errors
 from pyvgpu.allocator import datatypes
@@ -86,7 +86,7 @@ def test_killed_agent_releases_the_lock(tmp_path):
         "kept = grant_log.Checkpoint(pathlib.Path(sys.argv[1]), 'node-1')\n"
         "os.kill(os.getpid(), 9)\n"
     )
-    subprocess.run([sys.executable, "-c", source, tmp_path], check=False, timeout=60)
+    subprocess.run([sys.executable, "-c", source, tmp_path], check=False, timeout=PROMPT)
     assert (tmp_path / "checkpoint.lock").read_text() != f"{os.getpid()}\n"
     opened(tmp_path).close()
 
@@ -315,7 +315,7 @@ def test_concurrent_changes_share_one_fdatasync(tmp_path, monkeypatch):
 
     def slow(file):
         waits.append(file)
-        gate.wait(30)
+        gate.wait(PROMPT)
 
     with grant_log.Checkpoint(tmp_path, "node") as kept:
         monkeypatch.setattr(os, "fdatasync", slow)
@@ -326,7 +326,7 @@ def test_concurrent_changes_share_one_fdatasync(tmp_path, monkeypatch):
             wait_until(lambda: waits)
             gate.set()
             for future in done:
-                future.result(30)
+                future.result(PROMPT)
         assert len(waits) == 1
         kept.settle()
         assert len(waits) == 1

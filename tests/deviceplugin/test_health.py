@@ -8,6 +8,7 @@ import sys
 import machine_room
 import pytest
 import shim_room
+import waiting
 
 from pyvgpu import nvml
 from pyvgpu.deviceplugin.agent_settings import HealthRules
@@ -93,7 +94,7 @@ def watched(machine, *more, folder=None, unhealthy=None):
         assert json.loads(process.stdout.readline()) == "watching"
         yield lambda: json.loads(process.stdout.readline())
         process.stdin.close()
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=waiting.PROMPT) == 0
         assert process.stdout.read() == ""
 
 

@@ -6,6 +6,7 @@ import sys
 
 import machine_room
 import pytest
+import waiting
 
 from pyvgpu import device, models
 from pyvgpu.allocator import datatypes
@@ -60,7 +61,7 @@ def test_device_without_reported_memory_does_not_affect_others(tmp_path):
         [sys.executable, "-c", INSTALLED, machine_room.driver_folder(machine)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=waiting.PROMPT,
         check=True,
         env=machine_room.environment(machine),
     )
@@ -73,7 +74,7 @@ def looked(machine):
         [sys.executable, "-c", LOOK, folder, machine.folder],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=waiting.PROMPT,
         check=True,
         env=machine_room.environment(machine),
     )

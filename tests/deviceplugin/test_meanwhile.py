@@ -6,6 +6,7 @@ import threading
 
 import grant_room
 import pytest
+import waiting
 from fake_kubelet import VCORE, StartError, container, pod
 
 from pyvgpu.deviceplugin.grants import interfaces, placement
@@ -32,13 +33,13 @@ def test_slow_start_does_not_bind_reallocated_ids(room, choosers):
     def choose(one):
         if one.uid == old.uid:
             asked.set()
-            assert answered.wait(30)
+            assert answered.wait(waiting.PROMPT)
         return placement.NOTHING
 
     choosers.append(choose)
     with concurrent.futures.ThreadPoolExecutor() as pool:
         slow = pool.submit(room.start, old, "a")
-        assert asked.wait(30)
+        assert asked.wait(waiting.PROMPT)
         room.kubelet.remove(old)  # during the request to the API server
         new = room.kubelet.admit(pod("new", container("a", 100, 2)))
         grant = room.start(new, "a")
@@ -71,7 +72,7 @@ def test_list_from_before_a_kubelet_restart_binds_nothing(room, choosers):
     room.grant_manager.start(
         device_ids.ResourceKind.VCORE, room.kubelet.ids(one, "a", VCORE), answered.put
     )
-    assert "kubelet has restarted" in str(answered.get(timeout=30))
+    assert "kubelet has restarted" in str(answered.get(timeout=waiting.PROMPT))
     assert not room.folders.made
     assert grant_room.text(room.start(one, "a")) == "60 2 GPU-0"
 

@@ -7,6 +7,7 @@ import sys
 
 import machine_room
 import pytest
+import waiting
 
 from pyvgpu import errors
 from pyvgpu.allocator import datatypes
@@ -83,7 +84,7 @@ class Machine:
             env=machine_room.environment(self.machine),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=waiting.PROMPT,
             check=False,
         )
         assert done.returncode in (0, -signal.SIGKILL), done.stderr
@@ -290,7 +291,7 @@ def test_an_instance_in_use_is_kept_until_its_process_ends(empty):
         assert empty.there == {("1g.10gb", uuid)}
         assert [record["state"] for record in empty.records] == ["ending"]
         tenant.stdin.close()
-        assert tenant.wait(30) == 0
+        assert tenant.wait(waiting.PROMPT) == 0
     empty.run(NOT_WANTED)
     assert empty.gpu_instances == 0
     assert empty.records == []

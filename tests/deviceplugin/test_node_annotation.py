@@ -29,11 +29,11 @@ def publisher(own, monkeypatch):
 def wrote(publisher, text):
     publisher.text = text
     publisher.changed()
-    return publisher.wait(30)
+    return publisher.wait(waiting.PROMPT)
 
 
 def test_annotation_is_written_only_on_change(publisher, cluster):
-    assert publisher.wait(30)
+    assert publisher.wait(waiting.PROMPT)
     assert cluster.text == "1"
     assert wrote(publisher, "1")
     assert cluster.times_published() == 1
@@ -54,21 +54,21 @@ def test_nothing_is_written_before_the_devices_are_known(own, cluster):
     other = node_annotation.NodePublisher(own, lambda: "1")
     with waiting.beside(made), waiting.beside(other):
         other.changed()
-        assert other.wait(30)  # long enough for the first to write, too
+        assert other.wait(waiting.PROMPT)  # long enough for the first to write, too
         waiting.wait_until(lambda: own.metadata().get("annotations") == written)
         seen.append(1)
         made.changed()
-        assert made.wait(30)
+        assert made.wait(waiting.PROMPT)
     assert cluster.times_published() == 1
 
 
 def test_restarted_agent_does_not_rewrite_the_annotation(publisher, own, cluster):
-    assert publisher.wait(30)
+    assert publisher.wait(waiting.PROMPT)
     own.sync()
     again = node_annotation.NodePublisher(own, lambda: "1")
     with waiting.beside(again):
         again.changed()
-        assert again.wait(30)
+        assert again.wait(waiting.PROMPT)
     assert cluster.times_published() == 1
 
 
@@ -77,14 +77,14 @@ def test_recreated_node_gets_the_annotation_again(own, cluster, monkeypatch):
     made = node_annotation.NodePublisher(own, lambda: "1")
     with waiting.beside(made):
         made.changed()
-        assert made.wait(30)
+        assert made.wait(waiting.PROMPT)
         cluster.forget_published()
         cluster.api.wait_for("PATCH", f"/api/v1/nodes/{NODE}", 2)
     assert cluster.text == "1"
 
 
 def test_starts_do_not_wait_for_a_failing_server(publisher, cluster):
-    assert publisher.wait(30)
+    assert publisher.wait(waiting.PROMPT)
     cluster.api.refusing["PATCH"] = [403] * 10_000
     assert not wrote(publisher, "2")
     cluster.api.refusing = {}

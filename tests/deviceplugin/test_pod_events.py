@@ -50,7 +50,7 @@ class Server:
     def until(self, *kinds):
         with self.changed:
             assert self.changed.wait_for(
-                lambda: [kind for kind, _ in self.written] == list(kinds), timeout=30
+                lambda: [kind for kind, _ in self.written] == list(kinds), timeout=waiting.PROMPT
             ), self.written
         return [body for _, body in self.written]
 
@@ -58,7 +58,8 @@ class Server:
         """Wait for writes of these kinds, in any order."""
         with self.changed:
             assert self.changed.wait_for(
-                lambda: sorted(kind for kind, _ in self.written) == sorted(kinds), timeout=30
+                lambda: sorted(kind for kind, _ in self.written) == sorted(kinds),
+                timeout=waiting.PROMPT,
             ), self.written
 
 

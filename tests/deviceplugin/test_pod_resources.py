@@ -61,7 +61,7 @@ def test_forty_concurrent_callers_share_few_calls(kubelet, asked):
     gate = threading.Event()
 
     def listed(pods):
-        gate.wait(30)
+        gate.wait(waiting.PROMPT)
         return pods
 
     kubelet.change_list = listed
@@ -78,13 +78,13 @@ def test_answer_is_from_a_call_begun_after_the_request(kubelet, asked):
 
     def listed(pods):
         begun.set()
-        gate.wait(30)
+        gate.wait(waiting.PROMPT)
         return pods
 
     kubelet.change_list = listed
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         first = pool.submit(asked.pods)
-        assert begun.wait(30)
+        assert begun.wait(waiting.PROMPT)
         holding(kubelet, pod("p", container("a", 1, 0)), "a", "c0")
         second = pool.submit(asked.pods)
         gate.set()
@@ -111,7 +111,7 @@ def test_unavailable_kubelet_is_reported_and_retried(kubelet):
 def test_kubelet_timeout_is_reported(kubelet):
     asked = pod_resources.PodResources(kubelet.pod_resources, seconds=0.2)
     gate = threading.Event()
-    kubelet.change_list = lambda listed: listed if gate.wait(30) else []
+    kubelet.change_list = lambda listed: listed if gate.wait(waiting.PROMPT) else []
     with pytest.raises(pod_resources.UnansweredError, match="DEADLINE_EXCEEDED"):
         asked.pods()
     gate.set()
@@ -144,10 +144,10 @@ def test_malformed_plugin_calls_get_an_error(kubelet):
             for method in ("Allocate", "PreStartContainer", "GetPreferredAllocation"):
                 call = channel.unary_unary(f"/v1beta1.DevicePlugin/{method}")
                 with pytest.raises(grpc.RpcError) as refused:
-                    call(b"\x0a\xff\xff", timeout=30)
+                    call(b"\x0a\xff\xff", timeout=waiting.PROMPT)
                 assert refused.value.code() is grpc.StatusCode.INTERNAL
             stub = api_grpc.DevicePluginStub(channel)
-            options = stub.GetDevicePluginOptions(api.Empty(), timeout=30)
+            options = stub.GetDevicePluginOptions(api.Empty(), timeout=waiting.PROMPT)
             assert options.pre_start_required
             assert options.get_preferred_allocation_available
     finally:

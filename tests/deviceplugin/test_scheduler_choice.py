@@ -5,6 +5,7 @@ import json
 
 import grant_room
 import pytest
+import waiting
 from cluster_of_one import KEY, NODE
 from fake_kubelet import StartError, container, pod
 from grant_room import UNIT
@@ -337,7 +338,7 @@ def test_agent_with_an_invalid_key_does_not_start(node, cluster, key, content, w
     started = node.start(
         *("--kubeconfig", cluster.kubeconfig, "--placement", "extender", "--placement-key", key)
     )
-    assert started.wait(30) == 65
+    assert started.wait(waiting.PROMPT) == 65
     assert words in node.log.read_text()
 
 
@@ -370,7 +371,7 @@ def test_agent_waits_for_the_schedulers_first_key(node, cluster, tmp_path):
 
 def test_extender_placement_without_api_server_does_not_start(node, key):
     started = node.start("--placement", "extender", "--placement-key", key)
-    assert started.wait(30) == 64
+    assert started.wait(waiting.PROMPT) == 64
     assert "--placement extender: needs the API server" in node.log.read_text()
 
 

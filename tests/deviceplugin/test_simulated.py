@@ -4,6 +4,7 @@ import shutil
 import signal
 
 import pytest
+import waiting
 from fake_kubelet import VCORE, container, pod
 from node_process import UNIT, ended
 
@@ -57,7 +58,7 @@ def test_all_simulated_devices_are_offered(node):
 @pytest.mark.parametrize("machine", ["h1000", "h100:0", "h100:17", ""])
 def test_unknown_machine_is_refused(node, machine):
     process = node.start("--simulate", machine)
-    assert process.wait(60) == 64
+    assert process.wait(waiting.PROMPT) == 64
     said = node.log.read_text()
     assert "--simulate" in said
     assert "h100" in said

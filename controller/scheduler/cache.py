@@ -23,7 +23,7 @@ from pyvgpu.controller.scheduler import choices, pod_request
 from pyvgpu.controller.scheduler.node_info import PASSING, Certainty, NodeInfo, Reservation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from pyvgpu.allocator import annotations as notes
 
@@ -216,18 +216,29 @@ class Cache:
                 if reservation.state is Certainty.BINDING and reservation.until <= now
             ]
 
-    def differences(self, other: Cache) -> list[str]:
+    def differences(
+        self,
+        other: Cache,
+        nodes: Collection[str] | None = None,
+        pods: Collection[str] | None = None,
+    ) -> list[str]:
         """Describe each difference from *other*, a cache built from the same objects.
 
-        Reservations that the API server does not know yet are ignored.
+        Only *nodes*, by name, and *pods*, by namespace/name, are compared; None: all of them.
+        Answers wait meanwhile, so compare few at a time while the scheduler runs. Reservations
+        that the API server does not know yet are ignored.
         """
         with self.lock, other.lock:
-            return sorted(self._differences(other))
+            names = self.nodes.keys() | other.nodes.keys() if nodes is None else nodes
+            keys = self.pods.keys() | other.pods.keys() if pods is None else pods
+            return sorted(self._differences(other, names, keys))
 
     # Internals.
 
-    def _differences(self, other: Cache) -> Iterator[str]:
-        for name in self.nodes.keys() | other.nodes.keys():
+    def _differences(
+        self, other: Cache, nodes: Collection[str], pods: Collection[str]
+    ) -> Iterator[str]:
+        for name in nodes:
             one, two = self.nodes.get(name), other.nodes.get(name)
             if (one.devices if one else ()) != (two.devices if two else ()):
                 yield f"node {name}: different devices"
@@ -235,7 +246,7 @@ class Cache:
             for uid in mine | theirs:  # one by one: on a busy node some updates are in flight
                 if mine.get(uid) != theirs.get(uid):
                     yield f"node {name}: pod {uid} placed differently by its agent"
-        for key in self.pods.keys() | other.pods.keys():
+        for key in pods:
             here, there = (self._settled(key), other._settled(key))
             if here != there:
                 yield f"pod {key}: {here}, not {there}"

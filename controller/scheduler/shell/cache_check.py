@@ -1,7 +1,10 @@
 """Compare the scheduler cache with the API server periodically, and correct it.
 
-A second cache is built from lists; the two must be equal. Updates in flight differ for a moment:
-so only what differs twice in a row counts, and then everything is listed again.
+A second cache is built from each page of the lists; what it has must be equal. Updates in flight
+differ for a moment: so only what differs twice in a row counts, and then everything is listed
+again. The cache answers kube-scheduler, in an event loop: its lock is held for one page at a time,
+and no page's objects outlive it, since to free all of a large cluster at once would stop every
+thread as well.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from pyvgpu.kube import apiserver, informer
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 log = logging.getLogger(__name__)
 
@@ -69,22 +72,41 @@ class Drift:
             self._relist()
 
     def _compare(self, stop: threading.Event) -> _Differences:
-        truth = cache.Cache(self._cache.settings)
+        """Compare each page with the cache, then look for what is in no page."""
+        lines: set[str] = set()
+        nodes: set[str] = set()  # that exist
+        pods: set[str] = set()  # that the cache is to have
         for page, _ in self._api.pages(cache_watch.NODES, {}, PAGE):
             stop.wait(_PAUSE_SECONDS)
-            for node in page:
+            truth = cache.Cache(self._cache.settings)
+            names = [informer.key_of(node) for node in page]
+            for name, node in zip(names, page, strict=True):
                 report = node_annotation_reader.read(node)
-                truth.see_node(informer.key_of(node), report.published, report.trouble)
+                truth.see_node(name, report.published, report.trouble)
+            lines.update(self._cache.differences(truth, names, ()))
+            nodes.update(names)
         for page, _ in self._api.pages(cache_watch.PODS, {}, PAGE):
             stop.wait(_PAUSE_SECONDS)
-            for thing in page:
-                truth.see_pod(informer.key_of(thing), pod_request.read(thing, self._keys()))
-        with self._cache.lock:
-            return _Differences(
-                frozenset(self._cache.differences(truth)),
-                frozenset(self._cache.pods.keys() - truth.pods.keys()),
-                frozenset(self._cache.nodes.keys() - truth.nodes.keys()),
-            )
+            truth = cache.Cache(self._cache.settings)
+            keys = [informer.key_of(thing) for thing in page]
+            for key, thing in zip(keys, page, strict=True):
+                truth.see_pod(key, pod_request.read(thing, self._keys()))
+            lines.update(self._cache.differences(truth, (), keys))
+            pods.update(truth.pods)
+        nothing = cache.Cache(self._cache.settings)
+        gone_nodes = [name for name in list(self._cache.nodes) if name not in nodes]
+        gone_pods = [key for key in list(self._cache.pods) if key not in pods]
+        for some in _pages(gone_nodes):
+            stop.wait(_PAUSE_SECONDS)
+            lines.update(self._cache.differences(nothing, some, ()))
+        for some in _pages(gone_pods):
+            stop.wait(_PAUSE_SECONDS)
+            lines.update(self._cache.differences(nothing, (), some))
+        return _Differences(frozenset(lines), frozenset(gone_pods), frozenset(gone_nodes))
+
+
+def _pages(names: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (names[at : at + PAGE] for at in range(0, len(names), PAGE))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import scheduling_api as make
 import waiting
 from scheduling_api import KEY
 
-from pyvgpu.controller.scheduler import cache, pod_request
+from pyvgpu.controller.scheduler import cache, node_annotation_reader, pod_request
 from pyvgpu.controller.scheduler.shell import cache_check, cache_watch
 from pyvgpu.kube import informer
 
@@ -163,6 +163,72 @@ def test_drift_is_counted_and_corrected(cluster, follow, monkeypatch):
     followed.until(lambda known: free(known) == [50, 100])
     followed.drift.look(followed.stop)
     assert followed.drift.count == 0
+
+
+class Turns:
+    """The lock of a cache; counts the nodes and pods that are looked up while it is held."""
+
+    def __init__(self, known):
+        self._lock, self._depth = known.lock, 0
+        self.most = self.all = self._now = 0
+        known.lock, known.nodes, known.pods = self, Counted(known.nodes), Counted(known.pods)
+        known.nodes.turns = known.pods.turns = self
+
+    def __enter__(self):
+        self._lock.__enter__()
+        if not self._depth:
+            self._now = 0
+        self._depth += 1
+
+    def __exit__(self, *raised):
+        self._depth -= 1
+        self.most = max(self.most, self._now)
+        self._lock.__exit__(*raised)
+
+    def count(self):
+        if self._depth:
+            self._now += 1
+            self.all += 1
+
+
+class Counted(dict):
+    def get(self, *key):
+        self.turns.count()
+        return super().get(*key)
+
+
+@pytest.mark.parametrize("lost", ["nothing", "all pods", "all objects"])
+def test_comparison_holds_the_lock_for_one_page_at_a_time(monkeypatch, lost):
+    """The event loop that answers kube-scheduler waits for that lock."""
+    monkeypatch.setattr(cache_check, "PAGE", 5)
+    monkeypatch.setattr(cache_check, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(cache_check, "_PAUSE_SECONDS", 0.0)
+    nodes = [make.node(f"node-{number}") for number in range(23)]
+    pods = [make.pod(f"p{number}", nodeName=f"node-{number % 23}") for number in range(47)]
+    known = cache.Cache()
+    for node in nodes:
+        report = node_annotation_reader.read(node)
+        known.see_node(informer.key_of(node), report.published, report.trouble)
+    for pod in pods:
+        known.see_pod(informer.key_of(pod), pod_request.read(pod))
+
+    class Lists:
+        def pages(self, path, query, size):
+            found = {cache_watch.NODES: nodes, cache_watch.PODS: pods}[path]
+            if lost == "all objects" or (found is pods and lost == "all pods"):
+                found = []
+            for at in range(0, len(found), size):
+                yield found[at : at + size], "1"
+
+    turns = Turns(known)
+    relists = []
+    drift = cache_check.Drift(Lists(), known, lambda: [KEY], lambda: relists.append(1))
+    drift.look(threading.Event())
+    assert turns.all >= len(nodes) + len(pods)
+    assert turns.most <= 2 * cache_check.PAGE
+    assert drift.count == {"nothing": 0, "all pods": 47, "all objects": 70}[lost]
+    assert len(relists) == (lost != "nothing")
+    assert len(known.pods) == (47 if lost == "nothing" else 0)
 
 
 def test_it_compares_at_the_set_interval_until_it_ends(cluster, follow):

@@ -16,7 +16,7 @@ MOBY := 2.0.0-beta.24
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # one venv, into which one pip at a time installs
-.PHONY: help build demo test test-slow gpu-kit gpu-rehearsal fire test-share test-locks soak soak-claims soak-share test-browser browser-pictures terminal-pictures test-clients test-drivers test-slurm test-docker wheels dist release manifests images cross sanitize test-gpu e2e e2e-kinds lint format docs reference bench bench-share bench-replay bench-sidecar bench-agent bench-agent-load bench-cluster-load bench-claims bench-claim-pods bench-webhook bench-filter bench-suspend bench-compiled bench-scheduler pictures clean
+.PHONY: help build demo test test-slow gpu-kit gpu-rehearsal fire test-share test-locks soak soak-claims soak-share test-browser browser-pictures terminal-pictures test-clients test-drivers test-slurm test-docker test-lowest wheels dist release manifests images cross sanitize test-gpu e2e e2e-kinds lint format docs reference bench bench-share bench-replay bench-sidecar bench-agent bench-agent-load bench-cluster-load bench-claims bench-claim-pods bench-webhook bench-filter bench-suspend bench-compiled bench-scheduler pictures clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -60,6 +60,10 @@ $(VENV)/.test-tools: pyproject.toml | $(VENV)/.built
 $(VENV)/.wheel-tools: $(VENV)/.build-tools
 	@echo "installing a compiler for other machines and older systems (once, 100 MB)"
 	$(call install,wheels)
+
+$(VENV)/.lowest-tools: pyproject.toml | $(VENV)/.test-tools
+	@echo "installing a resolver for the lowest versions (once, 20 MB)"
+	$(call install,lowest)
 
 $(VENV)/.release-tools: $(VENV)/.wheel-tools
 	@echo "installing the tool for bills of materials (once)"
@@ -164,6 +168,9 @@ test-slurm: build $(VENV)/.test-tools ## Debian's Slurm with the SPANK plugin, o
 test-docker: build $(VENV)/.dockerd-$(MOBY) ## containers of a real dockerd on simulated GPUs, in namespaces (root; docker 25 or later, containerd, runc)
 	@PATH="$(abspath $(BIN)):$$PATH" unshare --mount --pid --fork --mount-proc \
 	    $(BIN)/python -m pytest -m docker tests/docker $(PYTESTFLAGS)
+
+test-lowest: build $(VENV)/.lowest-tools ## tests with the lowest permitted versions of all dependencies
+	@BIN=$(BIN) sh .ci/lowest $(PYTESTFLAGS)
 
 wheels: $(VENV)/.wheel-tools $(VENV)/.test-tools ## build dist/*.whl for x86-64 and aarch64 and try them, upgrades too
 	@BIN=$(BIN) sh .ci/wheels

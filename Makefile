@@ -152,7 +152,7 @@ test-browser: build $(VENV)/.browser-tools ## the status page in Chromium (apt-g
 browser-pictures: build $(VENV)/.browser-tools ## retake the pictures of docs/status.md
 	@PYVGPU_PICTURES="$$PWD/docs/pictures" $(BIN)/python -m pytest -q -m browser -k picture $(call marked,browser) $(PYTESTFLAGS)
 
-terminal-pictures: build $(VENV)/.docs-tools ## retake the picture of `pyvgpu top` for README.md
+terminal-pictures: build $(VENV)/.docs-tools ## retake the pictures of `pyvgpu top` and of the demo oversubscribe
 	@$(BIN)/python docs/terminal_pictures.py
 
 test-clients: build $(VENV)/.cluster-tools ## the real nvidia-smi (downloaded first), clients on the bare simulator

@@ -1,8 +1,8 @@
-"""Take the picture of `pyvgpu top` in docs/pictures: what a real terminal shows, as an SVG.
+"""Take the pictures of a real terminal in docs/pictures, as SVG.
 
-`make terminal-pictures`. Three runs share a simulated H100; `pyvgpu top` runs in a
-pseudo-terminal, whose screen becomes the picture. A private mount namespace hides other runs of
-this machine.
+`make terminal-pictures`. `pyvgpu top`, while three runs share a simulated H100, and the end of
+`pyvgpu demo --scenario oversubscribe`, each in a pseudo-terminal, whose screen becomes the
+picture. A private mount namespace hides other runs of this machine.
 """
 
 from __future__ import annotations
@@ -34,13 +34,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parent.parent
-PICTURE = ROOT / "docs" / "pictures" / "top.svg"
+PICTURES = ROOT / "docs" / "pictures"
 PYVGPU = Path(sys.executable).parent / "pyvgpu"
-COLUMNS, LINES = 136, 17
 SECONDS = 40.0  # of watching: the sparklines are full then
 _INSIDE = "PYVGPU_PICTURE_NAMESPACE"
 _FONT_FACES = re.compile(r"\s*@font-face \{\{.*?\}\}\n", re.DOTALL)  # load fonts from elsewhere
-_UNIQUE_ID = "pyvgpu-top"  # else a hash of the content, of which every id is made
 _TENANT = """\
 import itertools, sys, time
 
@@ -81,8 +79,23 @@ TENANTS = (
 )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Command:
+    """A command of `pyvgpu`, and the terminal in which it runs."""
+
+    name: str  # of the picture; of which every id in it is made, else a hash of the content
+    arguments: tuple[str, ...]
+    columns: int
+    lines: int
+    seconds: float  # until the picture is taken, unless the command has ended
+
+
+TOP = Command("top", ("top",), 136, 17, SECONDS)
+DEMO = Command("demo-oversubscribe", ("demo", "--scenario", "oversubscribe"), 100, 48, 120.0)
+
+
 def main() -> None:
-    """Take the picture in a namespace of our own."""
+    """Take the pictures in a namespace of our own."""
     if _INSIDE not in os.environ:
         book = "{ [ ! -d /tmp/pyvgpu ] || mount -t tmpfs tmpfs /tmp/pyvgpu; }"
         script = f'mount -t tmpfs tmpfs /run && {book} && exec "$@"'
@@ -91,8 +104,13 @@ def main() -> None:
         own = ["sh", "-c", script, "sh", sys.executable, str(Path(__file__).resolve())]
         os.execvp("unshare", ["unshare", *namespace, *own])
     with tempfile.TemporaryDirectory() as folder, runs(Path(folder)):
-        screen = watch()
-    PICTURE.write_text(drawn(screen))
+        take(TOP)
+    take(DEMO)
+
+
+def take(command: Command) -> None:
+    """Write the picture of *command*."""
+    (PICTURES / f"{command.name}.svg").write_text(drawn(command, watch(command)))
 
 
 @contextlib.contextmanager
@@ -120,24 +138,26 @@ def runs(folder: Path) -> Iterator[None]:
         yield
 
 
-def watch() -> pyte.Screen:
-    """Return the screen of a terminal in which `pyvgpu top` has run for a while."""
-    screen = pyte.Screen(COLUMNS, LINES)
+def watch(command: Command) -> pyte.Screen:
+    """Return the screen of a terminal in which *command* has run for its time, or to its end."""
+    screen = pyte.Screen(command.columns, command.lines)
     stream = pyte.ByteStream(screen)
     pid, terminal = pty.fork()
     if not pid:
         environment = {**os.environ, "TERM": "xterm-256color"}
         environment.pop("NO_COLOR", None)
         time.sleep(1)  # for the size of the terminal to be set
-        os.execve(PYVGPU, [PYVGPU, "top"], environment)
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
-    end = time.monotonic() + SECONDS
-    while time.monotonic() < end:
-        if select.select([terminal], [], [], 0.5)[0]:
-            stream.feed(os.read(terminal, 1 << 16))
-    picture = [[screen.buffer[y][x] for x in range(COLUMNS)] for y in range(LINES)]
-    os.write(terminal, b"q")
+        os.execve(PYVGPU, [PYVGPU, *command.arguments], environment)
+    size = struct.pack("HHHH", command.lines, command.columns, 0, 0)
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, size)
+    end = time.monotonic() + command.seconds
+    with contextlib.suppress(OSError):  # it has ended
+        while time.monotonic() < end:
+            if select.select([terminal], [], [], 0.5)[0]:
+                stream.feed(os.read(terminal, 1 << 16))
+    picture = [[screen.buffer[y][x] for x in range(screen.columns)] for y in range(screen.lines)]
     with contextlib.suppress(OSError):
+        os.write(terminal, b"q")
         while os.read(terminal, 1 << 16):
             pass
     os.close(terminal)
@@ -148,16 +168,16 @@ def watch() -> pyte.Screen:
     return screen
 
 
-def drawn(screen: pyte.Screen) -> str:
+def drawn(command: Command, screen: pyte.Screen) -> str:
     """Return *screen* as an SVG that loads nothing from elsewhere."""
     console = Console(
-        width=COLUMNS,
+        width=command.columns,
         record=True,
         file=io.StringIO(),
         force_terminal=True,
         color_system="truecolor",
     )
-    lines = [_line(screen, y) for y in range(LINES)]
+    lines = [_line(screen, y) for y in range(command.lines)]
     while lines and not lines[-1].plain.strip():
         lines.pop()
     for line in lines:
@@ -166,13 +186,16 @@ def drawn(screen: pyte.Screen) -> str:
     form = form.replace("Fira Code", "ui-monospace")
     theme = terminal_theme.MONOKAI
     return console.export_svg(
-        title="pyvgpu top", theme=theme, code_format=form, unique_id=_UNIQUE_ID
+        title=" ".join(("pyvgpu", *command.arguments)),
+        theme=theme,
+        code_format=form,
+        unique_id=f"pyvgpu-{command.name}",
     )
 
 
 def _line(screen: pyte.Screen, y: int) -> Text:
     text = Text()
-    cells = (screen.buffer[y][x] for x in range(COLUMNS))
+    cells = (screen.buffer[y][x] for x in range(screen.columns))
     for style, alike in itertools.groupby(cells, _style):
         text.append("".join(cell.data for cell in alike), style)
     return text

@@ -1,4 +1,4 @@
-"""`pyvgpu demo`: quota enforcement for six tenants of one simulated device."""
+"""`pyvgpu demo`: tenants of one simulated device, held to their quotas or oversubscribed."""
 
 from __future__ import annotations
 
@@ -10,16 +10,21 @@ from typing import TYPE_CHECKING, NoReturn
 
 from pyvgpu import errors, models
 from pyvgpu.demo import assertions, html_report, live_display, play, script
+from pyvgpu.demo.oversubscribe import notebook_claims, notebook_play
 from pyvgpu.quantity import format_size
 from pyvgpu.simulation import machines
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
     from rich.console import Console
 
+    from pyvgpu.demo.assertions import ClaimVerdict
     from pyvgpu.demo.observations import DemoPlan
+    from pyvgpu.demo.oversubscribe.notebook_scene import NotebookPlan
 
+QUOTAS, OVERSUBSCRIBE = "quotas", "oversubscribe"
 DEFAULT_SECONDS = "12"
 _DESCRIPTION = """\
 Start CUDA programs on one simulated device, each by `pyvgpu run` with a quota of its own: one
@@ -27,6 +32,9 @@ that stays within its quota, one that allocates more and more, one that is kille
 memory, one that requests more than is free, two that want all of the device's time, with shares of
 30 and 70, and one that idles. Watch their ledgers and the driver's own count, and judge the claims
 at the end. The exit code is 1 if a claim failed. Needs no GPU.
+
+With `--scenario oversubscribe` the programs are notebooks that reserve more memory than the device
+has: idle ones are suspended, and resumed when they are to work.
 """
 _EXAMPLES = """\
 examples:
@@ -34,6 +42,7 @@ examples:
   pyvgpu demo --seconds 20 --simulate t4
   pyvgpu demo --json
   pyvgpu demo --report report.html
+  pyvgpu demo --scenario oversubscribe
 """
 
 
@@ -43,9 +52,14 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     add = parser.add_argument
     add(
+        "--scenario",
+        metavar="NAME",
+        default=QUOTAS,
+        help=f"what to show: {QUOTAS}, or {OVERSUBSCRIBE} ({QUOTAS})",
+    )
+    add(
         "--seconds",
         metavar="N",
-        default=DEFAULT_SECONDS,
         help=f"how long it lasts, {script.SHORTEST} to {script.LONGEST} ({DEFAULT_SECONDS})",
     )
     add("--simulate", metavar="MODEL", default="h100", help="the simulated device (h100)")
@@ -55,7 +69,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the demonstration; 1 if a claim failed."""
-    seconds = _parse_seconds(options.seconds)
+    if options.scenario not in (QUOTAS, OVERSUBSCRIBE):
+        raise errors.UsageError(
+            f"--scenario {options.scenario[:40]!r}: must be {QUOTAS} or {OVERSUBSCRIBE}"
+        )
+    seconds = _parse_seconds(DEFAULT_SECONDS if options.seconds is None else options.seconds)
     wanted = options.simulate
     if wanted not in models.BY_KEY and not machines.is_file(wanted):
         raise errors.UsageError(
@@ -64,22 +82,50 @@ def run(options: argparse.Namespace) -> int:
         )
     if len(machines.parse_machine(wanted)) != 1:
         raise errors.UsageError(f"--simulate {wanted!r}: must be of one device, such as h100")
+    if options.scenario == OVERSUBSCRIBE:
+        for given, option in ((options.seconds, "--seconds"), (options.report, "--report")):
+            if given is not None:
+                raise errors.UsageError(f"{option}: is for --scenario {QUOTAS} only")
     if options.report is not None:
         html_report.check_possible(options.report)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
+    if options.scenario == OVERSUBSCRIBE:
+        return _run_notebooks(options)
     if options.json:
-        seen = play.play(seconds, options.simulate, lambda _: live_display.Nowhere())
+        seen = play.play(seconds, wanted, lambda _: live_display.Nowhere())
         found = assertions.judge(seen)
         print(assertions.document(seen, found))
     else:
         console = _console()
-        seen = play.play(seconds, options.simulate, lambda plan: _screen(plan, console))
+
+        def screen(plan: DemoPlan) -> live_display.Screen:
+            size = format_size(plan.memory)
+            return _screen(console, f"{plan.device}, {size}; six tenants; {plan.seconds} s")
+
+        seen = play.play(seconds, wanted, screen)
         found = assertions.judge(seen)
-        console.print()
-        console.print(live_display.verdicts(found))
+        _conclude(console, found)
     if options.report is not None:
         html_report.write(options.report, seen, found)
+    return 0 if all(verdict.holds for verdict in found) else 1
+
+
+def _run_notebooks(options: argparse.Namespace) -> int:
+    if options.json:
+        seen = notebook_play.play(options.simulate, lambda _: live_display.Nowhere())
+        found = notebook_claims.judge(seen)
+        print(notebook_claims.document(seen, found))
+    else:
+        console = _console()
+
+        def screen(plan: NotebookPlan) -> live_display.Screen:
+            size, quota = format_size(plan.memory), format_size(plan.quota)
+            return _screen(console, f"{plan.device}, {size}; notebooks of {quota}")
+
+        seen = notebook_play.play(options.simulate, screen)
+        found = notebook_claims.judge(seen)
+        _conclude(console, found)
     return 0 if all(verdict.holds for verdict in found) else 1
 
 
@@ -101,13 +147,16 @@ def _console() -> Console:
     return Console(highlight=False, width=live_display.WIDTH, force_terminal=False)
 
 
-def _screen(plan: DemoPlan, console: Console) -> live_display.Screen:
-    console.print(
-        f"one device, {plan.device}, {format_size(plan.memory)}; six tenants; {plan.seconds} s\n"
-    )
+def _screen(console: Console, subject: str) -> live_display.Screen:
+    console.print(f"one device, {subject}\n")
     if console.is_terminal and not console.is_dumb_terminal:
-        return live_display.Alive(plan, console)
-    return live_display.Lines(plan, console)
+        return live_display.Alive(console)
+    return live_display.Lines(console)
+
+
+def _conclude(console: Console, found: Sequence[ClaimVerdict]) -> None:
+    console.print()
+    console.print(live_display.verdicts(found))
 
 
 def _end(number: int, _: object) -> NoReturn:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pyvgpu import errors
 from pyvgpu.demo import shares
@@ -16,8 +16,9 @@ from pyvgpu.demo.observations import SHARERS, STEP, TENANTS, EventKind, Observat
 from pyvgpu.quantity import format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+Seen = TypeVar("Seen")
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 BACK_SECONDS = 1.0  # limit for reclaiming a dead tenant's memory
 POINTS = 3.0  # tolerance of a share of time, in percentage points
@@ -34,17 +35,24 @@ class ClaimVerdict:
     seen: str
 
 
-class _FailedError(Exception):
+class FailedError(Exception):
     """The claim does not hold; the text says why."""
 
 
 def judge(seen: Observations) -> tuple[ClaimVerdict, ...]:
     """Return the verdict on every claim, in the order of the table."""
+    return judge_each(seen, CLAIMS)
+
+
+def judge_each(
+    seen: Seen, claims: Sequence[tuple[str, Callable[[Seen], str]]]
+) -> tuple[ClaimVerdict, ...]:
+    """Return the verdict on each of *claims*, in their order; a check raises FailedError."""
     verdicts = []
-    for claim, look in CLAIMS:
+    for claim, look in claims:
         try:
             verdicts.append(ClaimVerdict(claim, holds=True, seen=look(seen)))
-        except _FailedError as exc:
+        except FailedError as exc:
             verdicts.append(ClaimVerdict(claim, holds=False, seen=str(exc)))
     return tuple(verdicts)
 
@@ -58,11 +66,11 @@ def _quota_kept(seen: Observations) -> str:
         driver = max((holding.held for holding in holdings), default=0)
         if not ledger or not driver:
             unseen = "its ledger" if driver else "the driver"
-            raise _FailedError(f"{role} was never seen holding memory by {unseen}")
+            raise FailedError(f"{role} was never seen holding memory by {unseen}")
         largest, quota = max(ledger, driver), seen.plan.quota(role)
         if largest > quota:
             source = "the driver" if driver > ledger else "its ledger"
-            raise _FailedError(f"{role} had {largest} bytes of {quota}, says {source}")
+            raise FailedError(f"{role} had {largest} bytes of {quota}, says {source}")
         parts.append(f"{role} {gib(largest)} of {gib(quota)}")
     return f"largest seen: {', '.join(parts)}, in {len(seen.samples)} samples"
 
@@ -72,13 +80,13 @@ def _steady_undisturbed(seen: Observations) -> str:
     rounds = seen.of(Role.STEADY, EventKind.ROUND)
     wrong = sum(event.number for event in rounds)
     if wrong:
-        raise _FailedError(f"{wrong} bytes were not as computed, in {len(rounds)} rounds")
+        raise FailedError(f"{wrong} bytes were not as computed, in {len(rounds)} rounds")
     killed = seen.first(Role.DOOMED, EventKind.KILLED)
     if killed is None:
-        raise _FailedError("no neighbour was killed, so nothing could disturb it")
+        raise FailedError("no neighbour was killed, so nothing could disturb it")
     after = sum(event.seconds > killed.seconds for event in rounds)
     if not after:
-        raise _FailedError(f"of {len(rounds)} rounds none ended after the neighbour's death")
+        raise FailedError(f"of {len(rounds)} rounds none ended after the neighbour's death")
     _require_good_end(seen, Role.STEADY)
     return (
         f"computed in {gib(rounds[0].size)} {len(rounds)} times, every byte read back and right; "
@@ -90,19 +98,19 @@ def _grower_refused(seen: Observations) -> str:
     _require_start(seen, Role.GROWER)
     refused = seen.of(Role.GROWER, EventKind.REFUSED)
     if not refused:
-        raise _FailedError("it was never refused")
+        raise FailedError("it was never refused")
     first = refused[0]
     others = [event for event in refused if event.number != OUT_OF_MEMORY]
     if others:
-        raise _FailedError(f"it was refused with {others[0].text}, not CUDA_ERROR_OUT_OF_MEMORY")
+        raise FailedError(f"it was refused with {others[0].text}, not CUDA_ERROR_OUT_OF_MEMORY")
     if first.free >= STEP:
-        raise _FailedError(f"it was refused with {gib(first.free)} of its quota free")
+        raise FailedError(f"it was refused with {gib(first.free)} of its quota free")
     if seen.first(Role.GROWER, EventKind.GROWN, first.seconds):
-        raise _FailedError("it was given more after it had been refused")
+        raise FailedError("it was given more after it had been refused")
     sample = next((sample for sample in seen.samples if sample.seconds >= first.seconds), None)
     free = seen.plan.memory - sample.used if sample else 0
     if free < STEP:
-        raise _FailedError(f"the device had {gib(free)} free, so the quota proves nothing")
+        raise FailedError(f"the device had {gib(free)} free, so the quota proves nothing")
     _require_good_end(seen, Role.GROWER)
     return (
         f"holding {gib(first.size)} and a context: {first.text}, although the device had "
@@ -114,10 +122,10 @@ def _dead_give_back(seen: Observations) -> str:
     _require_start(seen, Role.DOOMED)
     killed = seen.first(Role.DOOMED, EventKind.KILLED)
     if killed is None:
-        raise _FailedError("it never held its memory")
+        raise FailedError("it never held its memory")
     took = seconds_until_back(seen, killed.seconds)
     if took is None:
-        raise _FailedError("its memory was never reclaimed")
+        raise FailedError("its memory was never reclaimed")
     # Samples may be late on a busy machine: only a late sample with the memory in use counts.
     kept = [
         sample.seconds - killed.seconds
@@ -125,10 +133,10 @@ def _dead_give_back(seen: Observations) -> str:
         if sample.seconds < killed.seconds + took
     ]
     if kept and kept[-1] > BACK_SECONDS:
-        raise _FailedError(f"its memory was still in use {kept[-1]:.2f} s later")
+        raise FailedError(f"its memory was still in use {kept[-1]:.2f} s later")
     again = seen.first(Role.DOOMED, EventKind.HELD, killed.seconds)
     if again is None or again.size < killed.size:
-        raise _FailedError("the next process of the same run did not get the same bytes")
+        raise FailedError("the next process of the same run did not get the same bytes")
     return (
         f"{gib(killed.size)} were free again in the first sample, {took:.2f} s later, "
         "and the run's next process got as much"
@@ -138,13 +146,13 @@ def _dead_give_back(seen: Observations) -> str:
 def _late_turned_away(seen: Observations) -> str:
     event = seen.first(Role.LATE, EventKind.TURNED_AWAY)
     if event is None:
-        raise _FailedError("it was not tried")
+        raise FailedError("it was not tried")
     free = format_size(event.free)
     if event.number != errors.UnavailableError.exit_code:
-        raise _FailedError(f"its exit code is {event.number}; it said {event.text!r}")
+        raise FailedError(f"its exit code is {event.number}; it said {event.text!r}")
     for needed in (free, *(seen.plan.name(role) for role in TENANTS)):
         if needed not in event.text:
-            raise _FailedError(f"its error does not name {needed}: {event.text!r}")
+            raise FailedError(f"its error does not name {needed}: {event.text!r}")
     return (
         f"{gib(event.size)} requested, {gib(event.free)} not reserved: refused before it "
         f"started, exit code {event.number}, with the names of the holders"
@@ -159,9 +167,9 @@ def _time_divided(seen: Observations) -> str:
         done, counted = (100 * share for share in shares.of(seen, role, window))
         # A simulated device idles while a busy machine does not schedule the launching threads.
         if not promised - POINTS - lost <= done <= promised + POINTS:
-            raise _FailedError(f"{role} had {done:.1f} % of {promised}{_of_machine(lost)}")
+            raise FailedError(f"{role} had {done:.1f} % of {promised}{_of_machine(lost)}")
         if abs(counted - done) > COUNT_POINTS:
-            raise _FailedError(
+            raise FailedError(
                 f"{role} had {done:.1f} % by the kernels it completed, and {counted:.1f} % by "
                 "its own count"
             )
@@ -184,19 +192,19 @@ def _idle_takes_nothing(seen: Observations) -> str:
     window = _require_window(seen)
     holding = [sample.of(Role.IDLE).held for sample in window.samples(seen)]
     if not holding or not all(holding):
-        raise _FailedError("it was not running all the time, so it proves nothing")
+        raise FailedError("it was not running all the time, so it proves nothing")
     _, counted = shares.of(seen, Role.IDLE, window)
     if counted > 0:
-        raise _FailedError(f"it had {100 * counted:.1f} % of the device's time")
+        raise FailedError(f"it had {100 * counted:.1f} % of the device's time")
     others = 100 * sum(shares.of(seen, role, window)[0] for role in SHARERS)
     if others < 100 - LEFT_OVER - 100 * shares.lost(seen, window):
-        raise _FailedError(f"beside it the others had only {others:.1f} % together")
+        raise FailedError(f"beside it the others had only {others:.1f} % together")
     return f"it held {gib(min(holding))} and the others had {others:.1f} % of the time together"
 
 
 def _nothing_left(seen: Observations) -> str:
     if seen.left:
-        raise _FailedError("; ".join(seen.left))
+        raise FailedError("; ".join(seen.left))
     return "no reservation, no process, no memory in use"
 
 
@@ -215,10 +223,10 @@ def seconds_until_back(seen: Observations, since: float) -> float | None:
 def _require_start(seen: Observations, role: Role) -> None:
     failed = seen.first(role, EventKind.FAILED)
     if failed:
-        raise _FailedError(f"{role}: {failed.text}")
+        raise FailedError(f"{role}: {failed.text}")
     if not seen.first(role, EventKind.START):
         said = "; ".join(text for tenant, text in seen.remarks if tenant is role)
-        raise _FailedError(f"{role} did not start: {said or 'it printed nothing'}")
+        raise FailedError(f"{role} did not start: {said or 'it printed nothing'}")
 
 
 def _require_window(seen: Observations) -> shares.Window:
@@ -226,14 +234,14 @@ def _require_window(seen: Observations) -> shares.Window:
         _require_start(seen, role)
     window = shares.window(seen)
     if window is None:
-        raise _FailedError(f"they did not run concurrently for {shares.LEAST_SECONDS:g} s")
+        raise FailedError(f"they did not run concurrently for {shares.LEAST_SECONDS:g} s")
     return window
 
 
 def _require_good_end(seen: Observations, role: Role) -> None:
     ended = seen.first(role, EventKind.ENDED)
     if ended is None or ended.number:
-        raise _FailedError(
+        raise FailedError(
             f"{role} did not end by itself"
             if ended is None
             else f"{role} ended with exit code {ended.number}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 from typing import TYPE_CHECKING, Protocol
 
 from rich import box
@@ -26,15 +25,14 @@ from pyvgpu.demo.observations import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pyvgpu.demo.assertions import ClaimVerdict
 
 WIDTH = 88  # columns of plain lines
 _BAR = 20
 _LAST = 11  # lines of the log below a live table
-_KEPT = 64  # samples, for the shares of the last second
-_COLOURS = {
+COLOURS = {
     Role.STEADY: "green",
     Role.GROWER: "yellow",
     Role.DOOMED: "magenta",
@@ -42,6 +40,9 @@ _COLOURS = {
     Role.SMALL: "bright_blue",
     Role.LARGE: "bright_red",
     Role.IDLE: "white",
+    Role.FIRST: "green",
+    Role.SECOND: "yellow",
+    Role.THIRD: "magenta",
 }
 
 
@@ -51,8 +52,11 @@ class Screen(Protocol):
     def happened(self, event: TenantEvent, sentence: str) -> None:
         """Show an event."""
 
-    def looked(self, sample: DemoSample) -> None:
-        """Show a sample."""
+    def settled(self) -> None:
+        """Show the table, unless it is always shown."""
+
+    def looked(self, draw: Callable[[], Table]) -> None:
+        """Show a sample, of which *draw* returns the table."""
 
     def close(self) -> None:
         """Stop updating; what is displayed stays."""
@@ -64,7 +68,10 @@ class Nowhere:
     def happened(self, event: TenantEvent, sentence: str) -> None:
         """Show nothing."""
 
-    def looked(self, sample: DemoSample) -> None:
+    def settled(self) -> None:
+        """Show nothing."""
+
+    def looked(self, draw: Callable[[], Table]) -> None:
         """Show nothing."""
 
     def close(self) -> None:
@@ -72,22 +79,24 @@ class Nowhere:
 
 
 class Lines:
-    """Plain lines, with the table before a kill."""
+    """Plain lines, with the table when it is settled."""
 
-    def __init__(self, plan: DemoPlan, console: Console) -> None:
-        self._plan = plan
+    def __init__(self, console: Console) -> None:
         self._console = console
-        self._looks: collections.deque[DemoSample] = collections.deque(maxlen=_KEPT)
+        self._table: Callable[[], Table] | None = None
 
     def happened(self, event: TenantEvent, sentence: str) -> None:
-        """Print the line; before a kill also print the table."""
-        if event.kind is EventKind.KILLED and self._looks:
-            self._console.print(table(self._plan, tuple(self._looks)))
+        """Print the line."""
         self._console.print(line(event, sentence), soft_wrap=True)
 
-    def looked(self, sample: DemoSample) -> None:
+    def settled(self) -> None:
+        """Print the table."""
+        if self._table is not None:
+            self._console.print(self._table())
+
+    def looked(self, draw: Callable[[], Table]) -> None:
         """Keep the sample."""
-        self._looks.append(sample)
+        self._table = draw
 
     def close(self) -> None:
         """Print nothing more."""
@@ -96,11 +105,9 @@ class Lines:
 class Alive:
     """A live table, with a log below it."""
 
-    def __init__(self, plan: DemoPlan, console: Console) -> None:
-        self._plan = plan
+    def __init__(self, console: Console) -> None:
         self._story: list[Text] = []
-        self._table: Table | None = None
-        self._looks: collections.deque[DemoSample] = collections.deque(maxlen=_KEPT)
+        self._table: Callable[[], Table] | None = None
         self._live = Live(console=console, refresh_per_second=10, get_renderable=self._draw)
         self._live.start()
 
@@ -108,24 +115,26 @@ class Alive:
         """Add a line to the log."""
         self._story.append(line(event, sentence))
 
-    def looked(self, sample: DemoSample) -> None:
+    def settled(self) -> None:
+        """Do nothing: the table is shown always."""
+
+    def looked(self, draw: Callable[[], Table]) -> None:
         """Update the table."""
-        self._looks.append(sample)
-        self._table = table(self._plan, tuple(self._looks))
+        self._table = draw
 
     def close(self) -> None:
         """Stop updating; the last state stays."""
         self._live.stop()
 
     def _draw(self) -> Group:
-        above = [self._table] if self._table else []
+        above = [self._table()] if self._table else []
         return Group(*above, *self._story[-_LAST:])
 
 
 def line(event: TenantEvent, sentence: str) -> Text:
     """Return one line of the log."""
     shown = Text(f"{event.seconds:5.1f} s  ", style="dim")
-    shown.append(f"{event.role:<8}", style=_COLOURS[event.role])
+    shown.append(f"{event.role:<8}", style=COLOURS[event.role])
     return shown.append(sentence, style="none")
 
 
@@ -144,9 +153,9 @@ def table(plan: DemoPlan, looks: Sequence[DemoSample]) -> Table:
         used, quota = sample.of(role).charged, plan.quota(role)
         promised += quota
         shown.add_row(
-            Text(role, style=_COLOURS[role]),
+            Text(role, style=COLOURS[role]),
             *(gib(size) for size in (quota, used, quota - used)),
-            Text(_bar(used, quota), style=_COLOURS[role]),
+            Text(_bar(used, quota), style=COLOURS[role]),
             *_time(looks, role),
         )
     shown.add_section()
@@ -234,5 +243,5 @@ def _device_bar(plan: DemoPlan, sample: DemoSample) -> Text:
     shown = Text()
     for role in TENANTS:
         cells = -(-_BAR * sample.of(role).charged // plan.memory)
-        shown.append("█" * cells, style=_COLOURS[role])
+        shown.append("█" * cells, style=COLOURS[role])
     return shown.append("░" * max(0, _BAR - len(shown)), style="none")

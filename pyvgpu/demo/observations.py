@@ -26,6 +26,9 @@ class Role(enum.StrEnum):
     SMALL = "small"  # wants all the time it can get, and has the smaller share
     LARGE = "large"  # the same, with the larger share
     IDLE = "idle"  # has a context and some memory, and does nothing
+    FIRST = "first"  # a notebook of the scenario oversubscribe
+    SECOND = "second"  # another
+    THIRD = "third"  # another
 
 
 SHARERS = {Role.SMALL: 30, Role.LARGE: 70}  # vcore of the tenants that compete for time
@@ -33,7 +36,7 @@ TENANTS = (Role.STEADY, Role.GROWER, Role.DOOMED, *SHARERS, Role.IDLE)
 
 
 class EventKind(enum.StrEnum):
-    """Kinds of events. The first seven are those that the tenant program reports."""
+    """Kinds of events. The first eight are those that the tenant program reports."""
 
     START = "start"
     ROUND = "round"
@@ -41,10 +44,14 @@ class EventKind(enum.StrEnum):
     REFUSED = "refused"
     HELD = "held"
     SPUN = "spun"
+    CELL = "cell"
     FAILED = "failed"
     KILLED = "killed"  # we sent SIGKILL to the tenant's process
     ENDED = "ended"  # the run ended; number: its exit code, as of subprocess
     TURNED_AWAY = "turned away"  # the late run ended; number: its exit code, text: its message
+    ASKED = "asked"  # a notebook was asked to work; number: milliseconds
+    SUSPENDED = "suspended"  # the run was; size: bytes in host memory
+    RESUMED = "resumed"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -128,15 +135,11 @@ class DemoPlan:
         return max(1, 250 * self.seconds // steps)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Observations:
-    """All observations."""
+class EventLog:
+    """Finds events."""
 
-    plan: DemoPlan
-    events: tuple[TenantEvent, ...] = ()
-    samples: tuple[DemoSample, ...] = ()
-    remarks: tuple[tuple[Role, str], ...] = ()  # standard error of the runs
-    left: tuple[str, ...] = ()  # descriptions of left-overs after the end
+    __slots__ = ()
+    events: tuple[TenantEvent, ...]
 
     def of(self, role: Role, *kinds: EventKind) -> tuple[TenantEvent, ...]:
         """Return the events of *role* that are of *kinds*, in order."""
@@ -146,3 +149,14 @@ class Observations:
         """Return the first event of *role* of that *kind* from *since* on."""
         found = (x for x in self.of(role, kind) if x.seconds >= since)
         return next(found, None)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Observations(EventLog):
+    """All observations."""
+
+    plan: DemoPlan
+    events: tuple[TenantEvent, ...] = ()
+    samples: tuple[DemoSample, ...] = ()
+    remarks: tuple[tuple[Role, str], ...] = ()  # standard error of the runs
+    left: tuple[str, ...] = ()  # descriptions of left-overs after the end

@@ -19,7 +19,7 @@ from pyvgpu.demo.observations import (
     TenantEvent,
 )
 from pyvgpu.demo.sampler import Meter
-from pyvgpu.demo.tenant_runs import DemoStage
+from pyvgpu.demo.tenant_runs import DemoStage, QuotaScene
 from pyvgpu.machine import reservations
 from pyvgpu.simulation import simulator
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LOOK_SECONDS = 0.02  # between two samples
+_KEPT = 64  # samples, for the shares of the last second
 
 
 class Play:
@@ -79,13 +80,16 @@ class Play:
                 self._meter.follow(event.role, self._plan.name(event.role))
             self._events.append(event)
             sentence = live_display.sentence(event, self._seen())
+            if event.kind is EventKind.KILLED:
+                self._screen.settled()
             if sentence:
                 self._screen.happened(event, sentence)
 
     def _look(self) -> None:
         sample = self._meter.sample(self._stage.seconds, self._stage.pids)
         self._samples.append(sample)
-        self._screen.looked(sample)
+        recent = tuple(self._samples[-_KEPT:])
+        self._screen.looked(lambda: live_display.table(self._plan, recent))
 
     def _left(self) -> tuple[str, ...]:
         """Describe what is left over although all tenants have ended."""
@@ -122,7 +126,7 @@ def play(
         try:
             with (
                 Meter(machine) as meter,
-                DemoStage(plan, device.uuid, spec, environment) as stage,
+                DemoStage(QuotaScene(plan), device.uuid, spec, environment) as stage,
             ):
                 return Play(plan, stage, meter, screen).run()
         finally:

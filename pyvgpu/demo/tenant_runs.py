@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sysconfig
 import time
-from typing import IO, TYPE_CHECKING, Self
+from typing import IO, TYPE_CHECKING, Protocol, Self
 
 from pyvgpu import errors, shim
 from pyvgpu.demo.observations import (
@@ -47,13 +47,58 @@ class _Run:
     complaints: bytes = b""
 
 
+class Scene(Protocol):
+    """The runs that a scenario consists of."""
+
+    def options(self, role: Role) -> list[str]:
+        """Return the options of `pyvgpu run` for *role*, without the device."""
+
+    def program(self, role: Role) -> list[str]:
+        """Return the program of *role*, with its arguments."""
+
+    def turned_away(self, seconds: float, code: int, said: str) -> TenantEvent:
+        """Return the event of the late run, which ended with *code* and *said* why."""
+
+
+class QuotaScene:
+    """The scenario with quotas."""
+
+    def __init__(self, plan: DemoPlan) -> None:
+        self._plan = plan
+
+    def options(self, role: Role) -> list[str]:
+        """Return the name and the quota of *role*."""
+        options = ["--name", self._plan.name(role), "--vmemory", str(self._plan.quota(role))]
+        return [*options, "--vcore", str(SHARERS[role])] if role in SHARERS else options
+
+    def program(self, role: Role) -> list[str]:
+        """Return the tenant of *role*."""
+        tenant = str(shim.tenant_program())
+        if role is Role.STEADY:
+            return [tenant, "steady", str(self._plan.working)]
+        if role is Role.GROWER:
+            return [tenant, "grow", str(STEP), str(self._plan.pause_ms)]
+        if role in SHARERS:
+            return [tenant, "spin", str(KERNEL_US)]
+        if role is Role.IDLE:
+            return [tenant, "hold", str(16 * MIB)]
+        hold = [tenant, "hold", str(self._plan.doomed_bytes)]
+        # Two successive processes in one run: the second inherits only the quota.
+        return ["sh", "-c", '"$@"; read -r go && exec "$@"', "sh", *hold]
+
+    def turned_away(self, seconds: float, code: int, said: str) -> TenantEvent:
+        """Return the event, with what was requested and what was free."""
+        size, free = self._plan.quota(Role.LATE), self._plan.unreserved
+        return TenantEvent(seconds, Role.LATE, EventKind.TURNED_AWAY, code, size, free, text=said)
+
+
 class DemoStage:
     """The runs of a demonstration; to be used in a with statement, which leaves none alive."""
 
     def __init__(
-        self, plan: DemoPlan, device: str, spec: str, environment: Mapping[str, str]
+        self, scene: Scene, device: str, spec: str, environment: Mapping[str, str]
     ) -> None:
-        self._plan = plan
+        self._scene = scene
         self._options = ["--simulate", spec, "--device", device]
         self._environment = environment
         self._runs: dict[Role, _Run] = {}
@@ -91,12 +136,9 @@ class DemoStage:
 
     def start(self, role: Role) -> None:
         """Start the run of *role*."""
-        command = [_command(), "run", *self._options]
-        command += ["--name", self._plan.name(role), "--vmemory", str(self._plan.quota(role))]
-        if role in SHARERS:
-            command += ["--vcore", str(SHARERS[role])]
+        command = [_command(), "run", *self._options, *self._scene.options(role)]
         process = subprocess.Popen(
-            [*command, "--", *self._program(role)],
+            [*command, "--", *self._scene.program(role)],
             env=self._environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -133,11 +175,11 @@ class DemoStage:
             os.kill(pid, signal.SIGKILL)
         return killed
 
-    def go(self, role: Role) -> None:
-        """Let the run of *role* start its next process."""
-        with contextlib.suppress(BrokenPipeError):
+    def go(self, role: Role, line: str = "") -> None:
+        """Send *line* to the program of *role*; an empty one lets it start its next process."""
+        with contextlib.suppress(BrokenPipeError, KeyError):
             pipe = _input(self._runs[role])
-            pipe.write(b"\n")
+            pipe.write(line.encode() + b"\n")
             pipe.flush()
 
     def end(self) -> list[TenantEvent]:
@@ -159,20 +201,6 @@ class DemoStage:
             with contextlib.suppress(BrokenPipeError):
                 _input(run).close()
 
-    def _program(self, role: Role) -> list[str]:
-        tenant = str(shim.tenant_program())
-        if role is Role.STEADY:
-            return [tenant, "steady", str(self._plan.working)]
-        if role is Role.GROWER:
-            return [tenant, "grow", str(STEP), str(self._plan.pause_ms)]
-        if role in SHARERS:
-            return [tenant, "spin", str(KERNEL_US)]
-        if role is Role.IDLE:
-            return [tenant, "hold", str(16 * MIB)]
-        hold = [tenant, "hold", str(self._plan.doomed_bytes)]
-        # Two successive processes in one run: the second inherits only the quota.
-        return ["sh", "-c", '"$@"; read -r go && exec "$@"', "sh", *hold]
-
     def _notice_end(self, run: _Run) -> None:
         """Report a run that has ended, once all its output has been read."""
         listened = {key.data.role for key in self._selector.get_map().values()}
@@ -186,10 +214,7 @@ class DemoStage:
         code = run.process.returncode
         if run.role is Role.LATE:
             said = "; ".join(text for role, text in self.remarks if role is Role.LATE)
-            size, free = self._plan.quota(Role.LATE), self._plan.unreserved
-            event = TenantEvent(
-                self.seconds, run.role, EventKind.TURNED_AWAY, code, size, free, text=said
-            )
+            event = self._scene.turned_away(self.seconds, code, said)
         else:
             event = TenantEvent(self.seconds, run.role, EventKind.ENDED, code)
         self._unread.append(event)

@@ -133,6 +133,10 @@ def test_failed_claim_is_named_and_sets_the_exit_code(room):
         pytest.param(
             ["--report", "/tmp"], "must name a file in an existing folder", id="a folder"
         ),
+        pytest.param(["--scenario", "x"], "must be quotas or oversubscribe", id="scenario"),
+        pytest.param(
+            ["--scenario", "oversubscribe"], "--seconds: is for --scenario quotas", id="seconds"
+        ),
         pytest.param(["now"], "unrecognized arguments: now", id="argument"),
     ],
 )

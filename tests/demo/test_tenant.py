@@ -28,13 +28,10 @@ def place(tmp_path, monkeypatch):
 def tenant(*words, **options):
     """Run the tenant under 2 GiB of a T4 and return its events and exit code."""
     run = [PYVGPU, "run", "--simulate", "t4", "--vmemory", "2GiB", "--", shim.tenant_program()]
+    if "input" not in options:
+        options = {"stdin": subprocess.DEVNULL, **options}
     ran = subprocess.run(
-        [*run, *words],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        **{"stdin": subprocess.DEVNULL, **options},
+        [*run, *words], capture_output=True, text=True, timeout=60, check=False, **options
     )
     return [json.loads(line) for line in ran.stdout.splitlines()], ran.returncode
 
@@ -107,6 +104,16 @@ def test_hold_allocates_once(place):
     assert code == 0
 
 
+def test_notebook_works_when_it_is_asked_to(place):
+    events, code = tenant("notebook", "12MiB", input="0\n100\n")
+    assert events[1:] == [
+        {"event": "held", "bytes": 12 * MIB},
+        {"event": "cell", "bytes": 12 * MIB, "wrong": 0},
+        {"event": "cell", "bytes": 12 * MIB, "wrong": 0},
+    ]
+    assert code == 0
+
+
 def test_without_the_shim_it_has_the_whole_device(place):
     machine = simulator.open_machine("t4")
     written = machine_room.run(machine, str(shim.tenant_program()), "steady", "12MiB", "0")
@@ -126,6 +133,7 @@ def test_without_the_shim_it_has_the_whole_device(place):
         ["hold", "99999999999999999999"],
         ["hold", "99999999999GiB"],
         ["steady", "1MiB", "long"],
+        ["notebook", "0"],
         ["dance", "1MiB"],
     ],
 )

@@ -126,6 +126,16 @@ def test_the_picture_of_top_shows_three_runs():
     assert "url(" not in re.sub(r"url\(#[\w-]+\)", "", picture), "it loads nothing from elsewhere"
 
 
+def test_the_picture_of_the_oversubscribed_demo_has_the_current_claims():
+    from pyvgpu.demo.oversubscribe import notebook_claims
+
+    picture = (ROOT / "docs" / "pictures" / "demo-oversubscribe.svg").read_text()
+    text = " ".join(re.sub(r"<[^>]*>|&#160;", " ", picture).split())
+    for claim, _ in notebook_claims.CLAIMS:
+        assert f"holds {claim}" in text, "the claims have changed: make terminal-pictures"
+    assert "url(" not in re.sub(r"url\(#[\w-]+\)", "", picture), "it loads nothing from elsewhere"
+
+
 def test_the_newest_record_is_named():
     newest = max((ROOT / "benchmarks" / "results" / "gpu").glob("*.json")).stem
     readme = " ".join((ROOT / "README.md").read_text().split())

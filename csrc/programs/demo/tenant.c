@@ -5,6 +5,8 @@
  *   tenant grow STEP [PAUSE_MS]     allocate STEP more at a time; if refused, keep it and retry
  *   tenant hold BYTES               allocate BYTES and hold them
  *   tenant spin MICROSECONDS        launch kernels of that length, and keep the stream full
+ *   tenant notebook BYTES           hold BYTES; for each line of input, a number of milliseconds,
+ *                                   work for so long and check every word
  *
  * It knows nothing of pyvgpu: plain cuda.h, linked to libcuda.so.1. Each event is one line of JSON
  * on standard output; finished kernels are reported with the time, by CLOCK_MONOTONIC. It ends when
@@ -34,12 +36,15 @@ enum {
     MOST_BLOCKS = 65536, /* the most that grow keeps */
     AHEAD = 32,          /* kernels that spin launches before the first of them is done */
     REPORT_MS = 100,
+    CELL_NS = 50000000, /* of one kernel of a notebook */
+    LINE_BYTES = 64,
 };
 
 static const char usage[] = "usage: tenant steady BYTES [SECONDS]\n"
                             "       tenant grow STEP [PAUSE_MS]\n"
                             "       tenant hold BYTES\n"
                             "       tenant spin MICROSECONDS\n"
+                            "       tenant notebook BYTES\n"
                             "BYTES and STEP are such as 512MiB, 2GiB or 4194304\n";
 
 static const char *name_of(CUresult result)
@@ -298,6 +303,57 @@ static int spin(uint64_t length)
     return 0;
 }
 
+/* Work, check that every word is what the last cell left, and leave another. */
+static size_t work(CUfunction spin_kernel, CUfunction fill, CUdeviceptr memory, size_t bytes,
+                   uint32_t *value)
+{
+    uint64_t length = CELL_NS;
+    uint64_t count = bytes / 4;
+    size_t wrong;
+
+    launch(spin_kernel, (void *[]) {&length});
+    check("cuCtxSynchronize", cuCtxSynchronize());
+    wrong = count_wrong(memory, count, *value);
+    (*value)++;
+    launch(fill, (void *[]) {&memory, value, &count});
+    check("cuCtxSynchronize", cuCtxSynchronize());
+    return wrong;
+}
+
+static int notebook(size_t bytes)
+{
+    char line[LINE_BYTES];
+    uint64_t count = bytes / 4;
+    uint32_t value = 1;
+    size_t wrong = 0;
+    CUmodule module;
+    CUfunction fill, spin_kernel;
+    CUdeviceptr memory;
+
+    start("notebook");
+    check("cuModuleLoadData", cuModuleLoadData(&module, kernels));
+    fill = load_kernel(module, "sim_fill");
+    spin_kernel = load_kernel(module, "sim_spin");
+    check("cuMemAlloc", cuMemAlloc(&memory, bytes));
+    launch(fill, (void *[]) {&memory, &value, &count});
+    check("cuCtxSynchronize", cuCtxSynchronize());
+    printf("{\"event\": \"held\", \"bytes\": %zu}\n", bytes);
+    while (fgets(line, sizeof(line), stdin)) {
+        double until;
+        size_t found = 0;
+
+        line[strcspn(line, "\n")] = '\0';
+        until = seconds_now() + (double) parse_count(line) * 1e-3;
+        do
+            found += work(spin_kernel, fill, memory, bytes, &value);
+        while (seconds_now() < until);
+        printf("{\"event\": \"cell\", \"bytes\": %zu, \"wrong\": %zu}\n", bytes / 4 * 4, 4 * found);
+        wrong += found;
+    }
+    check("cuMemFree", cuMemFree(memory));
+    return wrong != 0;
+}
+
 int main(int count, char **words)
 {
     const char *mode = count > 1 ? words[1] : "";
@@ -311,6 +367,8 @@ int main(int count, char **words)
         return hold(parse_size(words[2]));
     if (strcmp(mode, "spin") == 0 && count == 3)
         return spin((uint64_t) parse_count(words[2]) * 1000);
+    if (strcmp(mode, "notebook") == 0 && count == 3)
+        return notebook(parse_size(words[2]));
     fputs(usage, stderr);
     return 2;
 }

@@ -1,0 +1,1 @@
+"""The scenario `oversubscribe`: notebooks that reserve more memory than their device has."""

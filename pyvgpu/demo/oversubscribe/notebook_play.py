@@ -1,0 +1,180 @@
+"""Runs the scenario: carries out the steps and records observations."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import secrets
+import time
+from typing import TYPE_CHECKING
+
+from pyvgpu.demo import live_display, workspace
+from pyvgpu.demo.observations import MIB, EventKind, Role, TenantEvent
+from pyvgpu.demo.oversubscribe import notebook_scene, notebook_table
+from pyvgpu.demo.oversubscribe.notebook_scene import (
+    CELL_MS,
+    NotebookObservations,
+    NotebookPlan,
+    NotebookSample,
+    NotebookStep,
+    NotebookView,
+)
+from pyvgpu.demo.sampler import Meter
+from pyvgpu.demo.tenant_runs import DemoStage
+from pyvgpu.machine import reservations
+from pyvgpu.simulation import simulator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from pyvgpu.machine.holders import LiveReservation
+
+LISTEN_SECONDS = 0.02
+SAMPLE_SECONDS = 0.1  # a sample takes the lock of the reservations
+_STARTS = {
+    NotebookStep.START_FIRST: Role.FIRST,
+    NotebookStep.START_SECOND: Role.SECOND,
+    NotebookStep.START_THIRD: Role.THIRD,
+    NotebookStep.START_LATE: Role.LATE,
+}
+_WORK = {
+    NotebookStep.WORK_FIRST: Role.FIRST,
+    NotebookStep.WORK_SECOND: Role.SECOND,
+    NotebookStep.WORK_THIRD: Role.THIRD,
+    NotebookStep.WORK_AGAIN: Role.FIRST,
+}
+
+
+class NotebookPlay:
+    """One demonstration."""
+
+    def __init__(
+        self, plan: NotebookPlan, stage: DemoStage, meter: Meter, screen: live_display.Screen
+    ) -> None:
+        self._plan = plan
+        self._stage = stage
+        self._meter = meter
+        self._screen = screen
+        self._registries = reservations.Registries()
+        self._events: list[TenantEvent] = []
+        self._samples: list[NotebookSample] = []
+        self._states: dict[Role, str] = {}
+
+    def run(self) -> NotebookObservations:
+        """Run it; return the observations."""
+        done, sampled = 0, 0.0
+        while True:
+            heard = self._stage.hear(LISTEN_SECONDS)
+            if heard or time.monotonic() >= sampled + SAMPLE_SECONDS:
+                sampled = time.monotonic()
+                self._look()  # before a run's report: it was resumed before
+            self._note(heard)
+            seen = self._seen()
+            for role in notebook_scene.tired(seen):
+                self._ask(role, CELL_MS)
+            step = notebook_scene.due(seen, done, self._stage.seconds)
+            if step is NotebookStep.END:
+                break
+            if step is not None:
+                self._take(step)
+                done += 1
+        self._note(self._stage.end())
+        self._look()
+        return dataclasses.replace(self._seen(), left=self._left())
+
+    def _seen(self) -> NotebookObservations:
+        return NotebookObservations(
+            self._plan, tuple(self._events), tuple(self._samples), tuple(self._stage.remarks)
+        )
+
+    def _take(self, step: NotebookStep) -> None:
+        if step in _WORK:
+            self._ask(_WORK[step], 0)
+            return
+        role = _STARTS[step]
+        if role is Role.LATE:
+            self._note([TenantEvent(self._stage.seconds, role, EventKind.ASKED)])
+        self._stage.start(role)
+
+    def _ask(self, role: Role, milliseconds: int) -> None:
+        self._note([TenantEvent(self._stage.seconds, role, EventKind.ASKED)])
+        self._stage.go(role, str(milliseconds))
+
+    def _note(self, events: Iterable[TenantEvent]) -> None:
+        for event in events:
+            self._events.append(event)
+            sentence = notebook_table.sentence(event, self._seen())
+            if event.kind is EventKind.TURNED_AWAY:
+                self._screen.settled()
+            if sentence:
+                self._screen.happened(event, sentence)
+
+    def _look(self) -> None:
+        with self._registries.frozen() as live:
+            seconds, used = self._stage.seconds, self._meter.used()
+            ours = {self._plan.name(role): role for role in notebook_scene.RUNS}
+            views = tuple(
+                _view(ours[promise.holder.name], promise)
+                for promise in live
+                if promise.holder.name in ours
+            )
+        sample = NotebookSample(seconds, used, views)
+        self._samples.append(sample)
+        for view in views:
+            before = self._states.get(view.role, view.state)
+            if view.state == "suspended" != before:
+                moved = TenantEvent(seconds, view.role, EventKind.SUSPENDED, size=view.host)
+                self._note([moved])
+            elif before == "suspended" != view.state:
+                self._note([TenantEvent(seconds, view.role, EventKind.RESUMED)])
+            self._states[view.role] = view.state
+        if views:  # the table stays when all have ended
+            self._screen.looked(lambda: notebook_table.table(self._plan, sample))
+
+    def _left(self) -> tuple[str, ...]:
+        """Describe what is left over although all runs have ended."""
+        left = [f"the run of {role} did not end" for role in self._stage.alive]
+        last = self._samples[-1]
+        left += [f"the reservation of {view.role} still exists" for view in last.views]
+        return (*left, f"{last.used} bytes of the device are in use") if last.used else tuple(left)
+
+
+def _view(role: Role, promise: LiveReservation) -> NotebookView:
+    record, suspended = promise.record, promise.limits.suspension.suspended
+    state = "suspended" if suspended else "running"
+    if record is not None and record.is_new:
+        state = "waiting"
+    charged = sum(promise.held or ())
+    return NotebookView(
+        role,
+        state,
+        sum(promise.reserved),
+        0 if suspended else charged,
+        charged if suspended else 0,
+        () if record is None else record.moves,
+    )
+
+
+def play(
+    spec: str, make_screen: Callable[[NotebookPlan], live_display.Screen]
+) -> NotebookObservations:
+    """Run the scenario on a new simulated machine *spec*."""
+    with workspace.private_folder() as (folder, working):
+        machine = simulator.open_machine(spec, folder)
+        device = machine.devices[0]
+        plan = NotebookPlan(
+            device=device.name,
+            memory=device.memory_bytes,
+            working=min(24 * MIB, working // 4 // MIB * MIB),
+            suffix=secrets.token_hex(2),
+        )
+        environment = {**os.environ, simulator.BASE_VARIABLE: str(folder)}
+        screen = make_screen(plan)
+        try:
+            with (
+                Meter(machine) as meter,
+                DemoStage(plan, device.uuid, spec, environment) as stage,
+            ):
+                return NotebookPlay(plan, stage, meter, screen).run()
+        finally:
+            screen.close()

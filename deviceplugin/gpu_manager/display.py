@@ -18,7 +18,7 @@ from pyvgpu._api import display_pb2_grpc as api_grpc
 from pyvgpu.deviceplugin import grpc_socket
 from pyvgpu.deviceplugin.gpu_manager import topology
 from pyvgpu.deviceplugin.telemetry import metric_families
-from pyvgpu.http import endpoints, exposition
+from pyvgpu.http import endpoints, metric_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -212,7 +212,7 @@ def _figures(sources: DisplaySources) -> str:
 
     def add(name: str, labels: tuple[str, ...], value: float, last: str) -> None:
         names = (*_LABELS, _HELP[name][0])
-        rows[name].append((exposition.labels(names, (*labels, last)), value))
+        rows[name].append((metric_text.labels(names, (*labels, last)), value))
 
     for container in _containers(sources):
         owner = container.grant.owner
@@ -228,7 +228,7 @@ def _figures(sources: DisplaySources) -> str:
         add("container_request_gpu_utilization", labels, container.vcore / 100, "total")
         add("container_request_gpu_memory", labels, container.mebibytes, "total")
     return "".join(
-        exposition.family(name, "gauge", text, rows[name]) for name, (_, text) in _HELP.items()
+        metric_text.family(name, "gauge", text, rows[name]) for name, (_, text) in _HELP.items()
     )
 
 

@@ -15,7 +15,8 @@ from pyvgpu import quantity, quota
 from pyvgpu.deviceplugin.audit import quota_audit
 from pyvgpu.deviceplugin.kubelet import call_timing
 from pyvgpu.deviceplugin.telemetry import usage
-from pyvgpu.http import exposition
+from pyvgpu.http import exposition, metric_text
+from pyvgpu.http.metric_text import Figure
 from pyvgpu.machine import memory_limit
 
 if TYPE_CHECKING:
@@ -31,14 +32,6 @@ SUSPENSIONS = (0.1, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300)  # seconds
 
 CONTAINER_LABELS = ("namespace", "pod", "container", "uuid")
 DEVICE_LABELS = ("uuid", "index", "model")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Figure:
-    """Name and help text of one metric."""
-
-    name: str  # a counter's ends in _total
-    text: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -290,39 +283,38 @@ def current(sources: MetricSources) -> Iterator[str]:
     that alone takes as long as a scrape may take.
     """
     of = list(parts(sources))
-    labels = [exposition.labels(CONTAINER_LABELS, part.labels) for part in of]
+    labels = [metric_text.labels(CONTAINER_LABELS, part.labels) for part in of]
     for figure, read in CONTAINER:
-        yield _family(figure, zip(labels, map(read, of), strict=True))
+        yield metric_text.of_figure(figure, zip(labels, map(read, of), strict=True))
     found = list(samples(sources, of))
-    labels = [exposition.labels(DEVICE_LABELS, sample.labels) for sample in found]
+    labels = [metric_text.labels(DEVICE_LABELS, sample.labels) for sample in found]
     for shown, tell in DEVICE:
         values = zip(labels, map(tell, found), strict=True)
-        yield _family(shown, ((label, value) for label, value in values if value is not None))
+        yield metric_text.of_figure(
+            shown, ((label, value) for label, value in values if value is not None)
+        )
     wrong = dict.fromkeys((kind.value for kind in quota_audit.ViolationKind), 0)
     for finding in sources.findings():
         wrong[finding.kind.value] += 1
-    yield _family(
-        FINDINGS, ((exposition.labels(("kind",), (kind,)), wrong[kind]) for kind in wrong)
+    yield metric_text.of_figure(
+        FINDINGS, ((metric_text.labels(("kind",), (kind,)), wrong[kind]) for kind in wrong)
     )
-    yield _family(AUDITS, [("", sources.audits())])
-    yield _family(OTHER_PLUGIN, [("", bool(sources.other_plugin()))])
+    yield metric_text.of_figure(AUDITS, [("", sources.audits())])
+    yield metric_text.of_figure(OTHER_PLUGIN, [("", bool(sources.other_plugin()))])
     known = sources.grants()
     waiting = sources.waiting()
     found_of = collections.Counter(_state(grant, waiting) for grant in known)
     states = {state: found_of[state] for state in ("bound", "waiting", "unbound")}
-    yield _family(
-        GRANTS, ((exposition.labels(("state",), (state,)), states[state]) for state in states)
+    yield metric_text.of_figure(
+        GRANTS, ((metric_text.labels(("state",), (state,)), states[state]) for state in states)
     )
-    yield _family(BUILD, [(exposition.labels(("version",), (pyvgpu.__version__,)), 1)])
+    yield metric_text.of_figure(
+        BUILD, [(metric_text.labels(("version",), (pyvgpu.__version__,)), 1)]
+    )
 
 
 def _state(grant: Grant, waiting: Collection[str]) -> str:
     return "bound" if grant.bound else "waiting" if grant.id in waiting else "unbound"
-
-
-def _family(figure: Figure, rows: Iterable[tuple[str, float]]) -> str:
-    kind = "counter" if figure.name.endswith("_total") else "gauge"
-    return exposition.family(figure.name, kind, figure.text, rows)
 
 
 class AgentMeter(exposition.Exposition):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import prometheus_client as prometheus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable
 
 prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]
 
@@ -42,22 +42,3 @@ class Exposition:
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
         return prometheus.generate_latest(self.registry)
-
-
-def labels(names: Sequence[str], values: Sequence[str]) -> str:
-    """Return labels in Prometheus' text format."""
-    return "{" + ",".join(map('{}="{}"'.format, names, map(_escaped, values))) + "}"
-
-
-def family(name: str, kind: str, text: str, rows: Iterable[tuple[str, float]]) -> str:
-    """Return a metric family in Prometheus' text format; *rows* are labels and values.
-
-    The name of a counter ends in _total.
-    """
-    lines = [f"# HELP {name} {text}\n# TYPE {name} {kind}\n"]
-    lines += [f"{name}{each} {float(value)!r}\n" for each, value in rows]
-    return "".join(lines)
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')

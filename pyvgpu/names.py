@@ -26,6 +26,7 @@ TAMPERED_FILE = "tampered"  # exists if something other than the shim changed th
 LIMIT_FILE = "driver-limit"  # the driver's own limit for a run or container, or why there is none
 CONTAINER_FOLDER = "container"  # of a run: the files that its container gets
 TENANT_FILE = "tenant.json"  # record of a run with --oversubscribe
+MOVES_FILE = "moves.json"  # sums of a run's suspensions and resumptions, for metrics
 CONTROL_SOCKET = "control"  # on which a run's supervisor accepts changes of its quota
 
 ARBITER_FOLDER = "arbiter-"  # in a registry; followed by its user's id

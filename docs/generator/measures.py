@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from generator import sources
 from generator.tables import code, table
 from pyvgpu.deviceplugin.telemetry import metric_families
+from pyvgpu.run import run_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,13 +21,13 @@ if TYPE_CHECKING:
 
 HEAD = """# Metrics
 
-Each program serves these at `/metrics`, on the address given by `--listen`. Times are in seconds,
-sizes in bytes; a name that ends in `_ratio` is a fraction of one device, from 0 to 1. A counter
-ends in `_total`; a histogram has `_bucket`, `_sum` and `_count`. Each program also exports
-Prometheus' standard `process_*` metrics.
+Each program serves these at `/metrics`, on the address given by `--listen`, or by `--serve` for
+`pyvgpu top`. Times are in seconds, sizes in bytes; a name that ends in `_ratio` is a fraction of
+one device, from 0 to 1. A counter ends in `_total`; a histogram has `_bucket`, `_sum` and
+`_count`. The programs of a cluster also export Prometheus' standard `process_*` metrics.
 
 [agent-outside.md](../agent-outside.md#metrics) explains the agent's metrics, and which questions
-they answer.
+they answer; [top.md](../top.md#metrics) explains those of one machine.
 
 """
 NAME = re.compile(r"pyvgpu_[a-z0-9_]+")
@@ -47,10 +48,13 @@ PROGRAMS = (
     ("controller/sidecar/node_agent.py", "", "`pyvgpu sidecar-node`"),
     ("pyvgpu/cli/webhook.py", "", "`pyvgpu webhook`"),
     ("pyvgpu/cli/claim_controller.py", "", "`pyvgpu claim-controller`"),
+    ("pyvgpu/run/run_metrics.py", "", "`pyvgpu top --serve`: the runs of one machine"),
     ("", "", "Others"),
 )
-# Labels that are not written beside a metric's name: the agent builds its metrics in bulk.
+# Labels that are not written beside a metric's name: some programs build their metrics in bulk.
 LABELS = {
+    "pyvgpu_run_": run_metrics.RUN_LABELS,
+    "pyvgpu_machine_device_": run_metrics.DEVICE_LABELS,
     "pyvgpu_container_": metric_families.CONTAINER_LABELS,
     "pyvgpu_device_": metric_families.DEVICE_LABELS,
     metric_families.FINDINGS.name: ("kind",),

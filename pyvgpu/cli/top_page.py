@@ -13,7 +13,7 @@ from pyvgpu import errors, log
 from pyvgpu.cli import termination
 from pyvgpu.http import endpoints
 from pyvgpu.machine import reservations
-from pyvgpu.run import run_page, runs
+from pyvgpu.run import run_metrics, run_page, runs
 from pyvgpu.status import site
 
 if TYPE_CHECKING:
@@ -41,8 +41,12 @@ def serve(text: str, interval: float) -> int:
     page = run_page.MachinePage(socket.gethostname(), interval)
     watch, registries = runs.RunWatch(), reservations.Registries()
 
+    seen: tuple[runs.DeviceView, ...] = ()
+
     def look() -> None:
-        page.see(watch.see(runs.look(registries)), time.time())
+        nonlocal seen
+        seen = watch.see(runs.look(registries))
+        page.see(seen, time.time())
 
     def document(asked: endpoints.HttpRequest) -> http_messages.HttpResponse:
         return site.answer(asked, page.document)
@@ -52,7 +56,7 @@ def serve(text: str, interval: float) -> int:
         from pyvgpu.http import http_server  # noqa: F401 - imported before anything is printed
     stop = threading.Event()
     termination.on_signals(stop.set)
-    pages = endpoints.Pages(lambda: b"", more=site.routes(document))
+    pages = endpoints.Pages(lambda: run_metrics.text(seen), more=site.routes(document))
     with endpoints.serving(endpoints.format_address(host, port), pages, "--serve") as actual:
         log.say(
             f"serving http://{endpoints.format_address(host, actual)}{site.PATH}; Ctrl-C ends it"

@@ -60,6 +60,7 @@ _FILES = (  # of a reservation, in the order of removal
     names.CONTROL_SOCKET,
     names.PROMISE_FILE,
     names.TENANT_FILE,
+    names.MOVES_FILE,
     names.COMMAND_FILE,
     names.TAMPERED_FILE,
     names.LIMIT_FILE,

@@ -14,12 +14,18 @@ import time
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, log, names, quantity, quota, region
-from pyvgpu.machine import holders, memory_limit, reservations, users
+from pyvgpu.machine import (
+    holders,
+    memory_limit,
+    move_record,
+    reservations,
+    tenant_record,
+    users,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pyvgpu.machine import tenant_record
     from pyvgpu.machine.holders import LiveReservation
     from pyvgpu.machine.reservations import Registries
 
@@ -40,6 +46,8 @@ class Run:
     tampered: str = ""  # a change of its ledger by something other than the shim
     driver: memory_limit.Limit = memory_limit.NONE
     command_line: str = ""  # empty: of another user
+    moves: move_record.MoveRecord | None = None  # None: cannot be read
+    waiting: float = 0.0  # seconds for which it has waited for room
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -78,6 +86,11 @@ class RunShare:
     suspension: region.Suspension = dataclasses.field(default_factory=region.Suspension)
     record: tenant_record.TenantRecord | None = None  # None: it is not oversubscribed
     host: int = 0  # bytes of device memory that are in host memory while it is suspended
+    busy_seconds: float = 0.0  # of the device's time, since its start
+    throttled_seconds: float = 0.0  # for which its launches were throttled, since its start
+    moves: move_record.MoveRecord | None = None  # None: cannot be read
+    suspended_seconds: float = 0.0  # since its start
+    waiting: float = 0.0  # seconds for which it has waited for room; 0: it does not wait
 
     @property
     def state(self) -> str:
@@ -231,6 +244,11 @@ def _part(
         suspension=suspension,
         record=run.promise.record,
         host=0 if on_device else charged or 0,
+        busy_seconds=run.compute[index].busy_ns / 1e9 if index < len(run.compute) else 0.0,
+        throttled_seconds=run.compute[index].waited_ns / 1e9 if index < len(run.compute) else 0.0,
+        moves=run.moves,
+        suspended_seconds=0.0 if run.moves is None else run.moves.seconds_suspended(run.seconds),
+        waiting=run.waiting,
     )
 
 
@@ -245,9 +263,42 @@ def _read(promise: LiveReservation) -> Run:
             extra = region.read_extra(file, devices)
     except (OSError, errors.PyVgpuError):
         seconds, usage, compute, extra = time.monotonic(), None, (), ()
-    tampered, driver = _read_tampered(promise), _read_driver(promise)
-    command_line = _read_command(promise)
-    return Run(promise, seconds, usage, compute, extra, tampered, driver, command_line)
+    return Run(
+        promise,
+        seconds,
+        usage,
+        compute,
+        extra,
+        tampered=_read_tampered(promise),
+        driver=_read_driver(promise),
+        command_line=_read_command(promise),
+        moves=_read_moves(promise),
+        waiting=_read_waiting(promise, seconds),
+    )
+
+
+def _read_moves(promise: LiveReservation) -> move_record.MoveRecord | None:
+    try:
+        with reservations.opened(promise, names.MOVES_FILE) as file:
+            return move_record.load(os.read(file, move_record.BYTES))
+    except FileNotFoundError:
+        return move_record.MoveRecord()  # it has not been moved yet
+    except (OSError, errors.PyVgpuError):
+        return None
+
+
+def _read_waiting(promise: LiveReservation, now: float) -> float:
+    """Return for how many seconds an oversubscribed run has waited for room to work."""
+    if promise.record is None or not promise.limits.suspension.suspended:
+        return 0.0
+    try:
+        with reservations.opened(promise, names.USAGE_FILE) as file:
+            activities = {promise.run_id: region.read_activity(file)}
+    except (OSError, errors.PyVgpuError):
+        return 0.0
+    uuid = promise.limits.devices[0].uuid
+    wishes = [x.wanted for x in tenant_record.tenants_of(uuid, [promise], activities)]
+    return max((max(0.0, now - wish) for wish in wishes if wish is not None), default=0.0)
 
 
 def _read_command(promise: LiveReservation) -> str:

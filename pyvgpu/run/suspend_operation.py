@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import operator
 import os
 import signal
 import time
@@ -117,8 +118,23 @@ class Need:
         return sum(self.sizes)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Moved:
+    """The memory that an operation has moved, in bytes by device of the tenant."""
+
+    to_host: tuple[int, ...]
+    to_device: tuple[int, ...]
+
+    def plus(self, other: Moved) -> Moved:
+        """Return the sums of both."""
+        return Moved(
+            tuple(map(operator.add, self.to_host, other.to_host)),
+            tuple(map(operator.add, self.to_device, other.to_device)),
+        )
+
+
 class Operation:
-    """One suspension or resumption."""
+    """One suspension or resumption; *moved* is what it has moved so far."""
 
     def __init__(
         self,
@@ -133,7 +149,9 @@ class Operation:
         self._stopped = stopped
         self._saved = saved
         self._targets: dict[int, Target] = {}
+        self._needs: dict[int, Need] = {}  # as last measured
         self._copy_seconds = _COPY_SECONDS
+        self.moved = Moved((0,) * len(tenant.devices), (0,) * len(tenant.devices))
 
     def suspend(self, order: SuspendOrder) -> str:
         """Suspend all processes, or none; return a line for the user."""
@@ -299,6 +317,7 @@ class Operation:
             )
             for pid, target in self._targets.items()
         }
+        self._needs = needs
         total = sum(need.total for need in needs.values())
         self._copy_seconds = _COPY_SECONDS + total / _COPY_RATE
         return needs
@@ -362,6 +381,7 @@ class Operation:
             outcome = suspension.judge(step.action, result)
             if outcome is suspension.Outcome.DONE:
                 states[step.pid] = suspension.AFTER[step.action]
+                self._count(step)
                 until = time.monotonic() + _SETTLE_SECONDS
                 continue
             if not self._targets[step.pid].is_alive:
@@ -379,6 +399,21 @@ class Operation:
             self._find_targets()
             states = self._observe()
         raise _ending()
+
+    def _count(self, step: suspension.Step) -> None:
+        """Add what a call has moved; of an operation of an earlier supervisor, the ledger's."""
+        if step.action not in (suspension.Action.CHECKPOINT, suspension.Action.RESTORE):
+            return
+        if not self._needs:
+            with contextlib.suppress(errors.PyVgpuError, OSError):
+                self._measure()
+        nothing = Need((0,) * len(self._tenant.devices))
+        measured = self._needs.get(step.pid, nothing)
+        if step.action is suspension.Action.CHECKPOINT:
+            more = Moved(measured.sizes, nothing.sizes)
+        else:
+            more = Moved(nothing.sizes, self._saved.get(step.pid, measured).sizes)
+        self.moved = self.moved.plus(more)
 
     def _act(self, step: suspension.Step, lock_seconds: float) -> int:
         seconds = {

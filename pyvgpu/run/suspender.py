@@ -13,9 +13,11 @@ import dataclasses
 import logging
 import os
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors, log, names, region
+from pyvgpu.machine import move_record
 from pyvgpu.run import checkpoint_calls, suspend_operation, suspension
 
 if TYPE_CHECKING:
@@ -95,6 +97,7 @@ class Suspender:
         self._order: suspend_operation.SuspendOrder | None = None  # in progress
         self._report = Report()
         self._saved: dict[int, suspend_operation.Need] = {}
+        self._moves = move_record.MoveRecord()
 
     def begin(self, order: suspend_operation.SuspendOrder) -> None:
         """Begin with *order*, or go on with the same one; UnavailableError during another."""
@@ -144,25 +147,38 @@ class Suspender:
             else:
                 text = operation.resume()
             self._obeyed(order)
+            self._record(_succeeded(self._moves, order.wish, time.monotonic()), operation)
             self._conclude(Report(text or "done"))
         except suspend_operation.LostError as exc:
             self._give_up(operation, exc)
         except errors.PyVgpuError as exc:
-            self._conclude(Report(error=exc))
-            self._recover(operation)
+            self._fail(operation, exc)
         except OSError as exc:
-            self._conclude(Report(error=errors.UnavailableError(str(exc))))
-            self._recover(operation)
+            self._fail(operation, errors.UnavailableError(str(exc)))
         except Exception:
             logging.getLogger(__name__).exception("could not %s the run", order.wish.value)
-            self._conclude(Report(error=errors.PyVgpuError("internal error, see its output")))
-            self._recover(operation)
+            self._fail(operation, errors.PyVgpuError("internal error, see its output"))
 
-    def _recover(self, operation: suspend_operation.Operation) -> None:
+    def _fail(self, operation: suspend_operation.Operation, exc: errors.PyVgpuError) -> None:
+        """Report the error, and let the run go on."""
+        refused = self._moves.refused()
+        self._record(refused, operation)
+        self._conclude(Report(error=exc))
         try:
             operation.recover()
-        except suspend_operation.LostError as exc:
-            self._give_up(operation, exc)
+        except suspend_operation.LostError as lost:
+            self._give_up(operation, lost)
+        else:
+            self._record(refused, operation)
+
+    def _record(
+        self, sums: move_record.MoveRecord, operation: suspend_operation.Operation
+    ) -> None:
+        """Write *sums*, to which the bytes of the operation are added."""
+        moved = operation.moved
+        self._moves = sums.moved(sum(moved.to_host), sum(moved.to_device))
+        with contextlib.suppress(OSError):  # a full disk stops no run
+            move_record.write(self._made().folder, self._moves)
 
     def _give_up(
         self, operation: suspend_operation.Operation, exc: suspend_operation.LostError
@@ -176,6 +192,16 @@ class Suspender:
     def _conclude(self, report: Report) -> None:
         with self._lock:
             self._report = report
+
+
+def _succeeded(
+    sums: move_record.MoveRecord, wish: suspension.Wish, now: float
+) -> move_record.MoveRecord:
+    """Return the sums after an order; one that changed nothing is not counted."""
+    is_suspension = wish is suspension.Wish.SUSPENDED
+    if is_suspension == bool(sums.suspended_since):
+        return sums
+    return sums.suspended(now) if is_suspension else sums.resumed(now)
 
 
 def kill_suspended(folder: Path) -> None:

@@ -1,9 +1,13 @@
 """`pyvgpu run --oversubscribe`: idle runs make room, and come back when they want to work."""
 
+import re
 import signal
 
 import pytest
 from waiting import WHOLE, wait_until
+
+from pyvgpu.machine import reservations
+from pyvgpu.run import run_metrics, runs
 
 from .conftest import promised
 from .test_suspend import HOLDING, done, pyvgpu, refused, tenant
@@ -51,6 +55,13 @@ def test_a_run_that_works_is_not_suspended_for_a_start(runner, name):
         assert promised(f"{name}-b") == []
 
 
+def shares(name):
+    """Return the metrics of a run, by the ends of their names."""
+    text = run_metrics.text(runs.RunWatch().see(runs.look(reservations.Registries()))).decode()
+    found = re.findall(rf'^pyvgpu_run_(\w+){{.*run="{name}",.*}} (\S+)$', text, re.MULTILINE)
+    return {metric: float(value) for metric, value in found}
+
+
 @pytest.mark.slow
 def test_two_runs_that_always_work_take_turns(runner, name):
     with crowded(runner, name) as first:
@@ -85,6 +96,9 @@ def test_a_signal_ends_the_wait_for_room(runner, name):
             "--name", f"{name}-b", *QUICK, "--vmemory", "50GiB", "--", "true"
         ) as waiting:
             wait_until(lambda: promised(f"{name}-b") and state(runner, f"{name}-b") == "waiting")
+            wait_until(lambda: shares(name)["waiting_seconds"] == 0)
+            wait_until(lambda: shares(f"{name}-b")["waiting_seconds"] > 0)
+            assert shares(f"{name}-b")["moved_to_device_bytes_total"] == 0
             waiting.send_signal(signal.SIGTERM)
             assert waiting.wait(WHOLE) == -signal.SIGTERM
         assert promised(f"{name}-b") == []

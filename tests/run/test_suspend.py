@@ -15,8 +15,8 @@ import pytest
 from runner import PYVGPU
 from waiting import WHOLE, wait_until
 
-from pyvgpu import region
-from pyvgpu.machine import process_identity, reservations
+from pyvgpu import names, region
+from pyvgpu.machine import move_record, process_identity, reservations
 from pyvgpu.simulation import simulator
 
 from .conftest import promised
@@ -107,6 +107,12 @@ def test_another_run_gets_the_device_meanwhile_and_every_byte_is_the_same(runner
         assert runner.listed(name)["state"] == "suspended"
     assert done(pyvgpu(runner, "resume", name)) == f"{name}: resumed\n"
     assert held.answer() == [True, True]
+    moved = move_record.load((promised(name)[0] / names.MOVES_FILE).read_bytes())
+    size = before["held_bytes"]
+    assert (moved.suspensions, moved.resumptions, moved.refused_moves) == (1, 1, 1)
+    assert (moved.to_host_bytes, moved.to_device_bytes) == (size, size)
+    assert moved.suspended_seconds > 0
+    assert moved.suspended_since == 0
     after = runner.listed(name)
     assert (after["state"], after["reserved_bytes"]) == ("running", before["reserved_bytes"])
     assert after["held_bytes"] == before["held_bytes"] + 2 * MIB

@@ -48,6 +48,10 @@ def fetch(port, path):
     return content
 
 
+def metrics(port):
+    return fetch(port, "/metrics")
+
+
 @pytest.mark.slow
 def test_the_page_shows_the_runs(runner, name):
     tenant = [str(shim.tenant_program()), "hold", str(GIB)]
@@ -69,6 +73,10 @@ def test_the_page_shows_the_runs(runner, name):
         assert (found["promised"], found["limit"]) == (0.3, 0.3)
         assert found["promisedBytes"] == 2 * GIB
         assert found["state"] == "idle"
+        used = re.search(
+            rf'pyvgpu_run_memory_used_bytes{{.*run="{name}",.*}} (\S+)', metrics(port)
+        )
+        assert float(used[1]) > GIB
         assert str(GIB) not in json.dumps(found).replace(str(2 * GIB), "")  # no arguments
         process.stdin.close()
         process.wait(WHOLE)

@@ -93,12 +93,16 @@ class MachinePage:
             "used": part.share,
             "promisedBytes": part.limits.vmemory,
             "usedBytes": part.held,
+            "hostBytes": part.host,
+            "waitingSeconds": round(part.waiting),
             "refused": part.refused,
             "processes": len(part.processes),
             "lines": self._lines.lines((part.run_id, uuid), _LINES),
         }
 
     def _state(self, part: RunShare, uuid: str) -> states.HolderState:
+        if part.waiting:
+            return states.HolderState.WAITING
         if part.suspension.suspended:
             return states.HolderState.SUSPENDED
         most = 1 + max(1, round(states.JUDGED_SECONDS / self._seconds))

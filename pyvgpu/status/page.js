@@ -102,8 +102,9 @@ function pill(node, text, kind) {
 }
 
 const KINDS = {
-  "healthy": "good", "runs": "good", "idle": "", "at its limit": "", "cordoned": "warn", "full": "",
+  "healthy": "good", "runs": "good", "idle": "", "at its limit": "", "cordoned": "warn", "full": "", "suspended": "",
   "gets less than its share": "bad", "out of memory": "bad", "unhealthy": "bad", "trouble": "bad", "unknown": "warn",
+  "waits for room": "warn",
 };
 
 function meter(kind) {
@@ -263,7 +264,11 @@ function updateContainer(row, container) {
   say(memory.firstChild, `${size(container.usedBytes)} of ${size(container.promisedBytes)}`);
   fill(memory.lastChild, part(container.usedBytes, container.promisedBytes), null);
   pill(state.firstChild, container.state, KINDS[container.state] ?? "");
-  say(state.lastChild, container.refused ? count(container.refused, "allocation refused", "allocations refused") : "");
+  say(state.lastChild, [
+    container.hostBytes ? `${size(container.hostBytes)} in host memory` : "",
+    container.waitingSeconds ? `for ${count(container.waitingSeconds, "second", "seconds")}` : "",
+    container.refused ? count(container.refused, "allocation refused", "allocations refused") : "",
+  ].filter(Boolean).join(", "));
 }
 
 function showNode(view, found) {

@@ -17,7 +17,8 @@ class HolderState(enum.Enum):
     RUNS = "runs"
     HELD = "at its limit"  # it demands more than its limit
     SHORT = "gets less than its share"
-    SUSPENDED = "suspended"  # by `pyvgpu suspend` or `kubectl vgpu suspend`
+    SUSPENDED = "suspended"  # its memory is in host memory
+    WAITING = "waits for room"  # oversubscribed: suspended, or not started, and wants to work
     FULL = "out of memory"  # allocations were refused in the last half minute
 
 

@@ -46,9 +46,9 @@ def test_totals_are_sums_of_the_devices(document):
         4,
         1,
         1,
-        6,
+        7,
     )
-    assert sums["promised"] == pytest.approx(2.75)
+    assert sums["promised"] == pytest.approx(2.95)
     assert sums["memoryBytes"] == 320 * GIB
 
 
@@ -59,12 +59,18 @@ def test_totals_are_sums_of_the_devices(document):
         ("embed-7d9c4-x2vkq", "runs"),
         ("notebook-ada", "idle"),
         ("train-resnet-0", "runs"),
+        ("notebook-grace", "suspended"),
         ("segment-5", "gets less than its share"),
         ("segment-6", "out of memory"),
     ],
 )
 def test_container_state(document, pod, state):
     assert container(document, pod)["state"] == state
+
+
+def test_suspended_container_shows_its_host_memory(document):
+    found = container(document, "notebook-grace")
+    assert (found["usedBytes"], found["hostBytes"]) == (0, int(9.6 * GIB) >> 20 << 20)
 
 
 def test_elastic_container_shows_its_limit(document):

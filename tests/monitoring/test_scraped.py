@@ -126,7 +126,7 @@ def values(ask, query):
 @pytest.mark.slow
 def test_prometheus_has_scraped_the_metrics(prometheus):
     assert sorted(values(prometheus, "pyvgpu_device_healthy")) == [0, 1, 1, 1]
-    assert sum(values(prometheus, "pyvgpu_container_vcore_allocated_ratio")) == pytest.approx(2.75)
+    assert sum(values(prometheus, "pyvgpu_container_vcore_allocated_ratio")) == pytest.approx(2.95)
     assert values(prometheus, 'pyvgpu_audit_findings{kind="no-shim"}') == [1]
     assert values(prometheus, "sum(pyvgpu_scheduler_answers_total)") == [1]
 

@@ -1,11 +1,14 @@
 """The document of one machine's status page: states of runs, sums and problems."""
 
 import dataclasses
+import re
 
 import pytest
 
 from pyvgpu import region
 from pyvgpu.run import run_page
+from pyvgpu.status import site
+from pyvgpu.status.states import HolderState
 
 from .test_top_view import DEVICE, GIB
 
@@ -44,10 +47,21 @@ def test_an_empty_machine_has_a_page():
         pytest.param(
             {}, {"suspension": region.Suspension(suspended=True)}, "suspended", id="suspended"
         ),
+        pytest.param(
+            {},
+            {"suspension": region.Suspension(suspended=True), "waiting": 3.0},
+            "waits for room",
+            id="suspended, and wants to work",
+        ),
     ],
 )
 def test_a_run_has_a_state(before, after, state):
     assert states(document(changed(**before), changed(**after)))["train"] == state
+
+
+def test_a_suspended_run_shows_its_host_memory_and_for_how_long_it_has_waited():
+    (train, *_) = document(changed(host=4 * GIB, held=0, waiting=12.4))["devices"][0]["containers"]
+    assert (train["usedBytes"], train["hostBytes"], train["waitingSeconds"]) == (0, 4 * GIB, 12)
 
 
 def test_a_run_beyond_its_quota_is_a_problem():
@@ -58,3 +72,9 @@ def test_a_run_beyond_its_quota_is_a_problem():
 
 def test_the_page_has_no_command_lines():
     assert "epochs" not in str(document(DEVICE))
+
+
+def test_the_page_has_a_colour_for_each_state():
+    (kinds,) = re.findall(r"const KINDS = {(.*?)};", site.content("page.js").decode(), re.DOTALL)
+    known = set(re.findall(r'"([^"]+)": "(?:good|bad|warn|)"', kinds))
+    assert {state.value for state in HolderState} <= known

@@ -42,6 +42,7 @@ class Tenant:
     waits: float = 0.0  # fraction of the time
     refused: int = 0  # allocations refused in the last period
     ceiling: int | None = None  # vcore, for elastic containers
+    suspended: bool = False
 
 
 TENANTS = (
@@ -49,6 +50,7 @@ TENANTS = (
     Tenant("chat/embed-7d9c4-x2vkq/embed", 0, 25, 16 * GIB, 0.16, 0.07, 0.52),
     Tenant("lab/notebook-ada/jupyter", 0, 10, 8 * GIB, 0.0, 0.0, 0.08, ceiling=40),
     Tenant("vision/train-resnet-0/trainer", 1, 100, 80 * GIB, 0.94, 0.05, 0.88),
+    Tenant("lab/notebook-grace/jupyter", 2, 20, 16 * GIB, 0.0, held=0.6, suspended=True),
     Tenant("vision/segment-5/main", 3, 40, 24 * GIB, 0.21, 0.03, 0.61, waits=0.5),
     Tenant("vision/segment-6/main", 3, 40, 20 * GIB, 0.38, 0.02, 1.0, waits=0.1, refused=4),
 )
@@ -160,12 +162,15 @@ def _grant(number: int, tenant: Tenant) -> grants.Grant:
 def _use(tenant: Tenant, look: int, last: int) -> usage.Use:
     busy = max(tenant.busy + tenant.swing * math.sin(look / 3 + tenant.device), 0.0)
     grown = min(1.0, 0.7 + look / 60)
+    held = int(tenant.held * tenant.vmemory * grown) >> 20 << 20
     return usage.Use(
         ratio=round(busy, 3),
         busy_seconds=round(busy * look * usage.PERIOD_SECONDS, 1),
-        held_bytes=int(tenant.held * tenant.vmemory * grown) >> 20 << 20,
+        held_bytes=0 if tenant.suspended else held,
         refused=tenant.refused if look == last else 0,
         waits=round(100 * tenant.waits * look),
         waited_seconds=round(tenant.waits * look * usage.PERIOD_SECONDS, 1),
         processes=1,
+        suspended=tenant.suspended,
+        host_bytes=held if tenant.suspended else 0,
     )

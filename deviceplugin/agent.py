@@ -291,7 +291,9 @@ class Agent:
             lambda: found.checkpoints,
         )
         suspending = pod_suspender.PodSuspender(
-            known, node, pod_suspender.Reports(reports.tell, self._meter.suspended)
+            known,
+            node,
+            pod_suspender.Reports(reports.tell, self._meter.suspended, self._meter.moved),
         )
         known.changed.add(suspending.changed)
         self._components.add("suspender", suspending.run, suspending.stop)

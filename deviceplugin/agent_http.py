@@ -86,7 +86,12 @@ def showing(
         waiting=lambda: inside.grant_manager.waiting,
         driver_limit=inside.devices.limits.of,
     )
-    components.add("usage", lambda: using.run(components.wait, lambda: inside.recent.look(shown)))
+
+    def looked() -> None:
+        inside.recent.look(shown)
+        meter.forget(inside.grant_manager.known)
+
+    components.add("usage", lambda: using.run(components.wait, looked))
     meter.show(shown)
     theirs = display.DisplaySources(
         settings.node, shown, lambda: inside.devices.held, inside.marks

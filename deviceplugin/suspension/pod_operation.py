@@ -57,6 +57,11 @@ class PodOperation:
             lambda tenant, part: part.resume() if tenant.read().suspended else part.recover()
         )
 
+    @property
+    def moved(self) -> dict[str, suspend_operation.Moved]:
+        """What it has moved so far, by grant."""
+        return {tenant.grant.id: part.moved for tenant, part in self._parts}
+
     def resume(self) -> None:
         """Resume each container that can be; the first error is raised at the end.
 

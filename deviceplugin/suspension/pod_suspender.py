@@ -54,6 +54,8 @@ class Reports:
     tell: Callable[[events.GrantEvent], None]
     # Called after each operation: suspend or resume; done, refused or lost; seconds.
     ended: Callable[[str, str, float], None] = lambda *_: None
+    # Called after each operation, for each grant of the pod: what was moved.
+    moved: Callable[[str, suspend_operation.Moved], None] = lambda *_: None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -207,16 +209,23 @@ class PodSuspender:
         tenants = [container_tenant.of(self._node.store, grant, devices) for grant in pod.grants]
         with checkpoint_calls.Calls(driver) as calls:
             operation = pod_operation.PodOperation(tenants, calls, self._stopped, self._saved)
-            if not pod.wanted:
-                operation.resume()
-                return
             try:
-                operation.suspend()
-            except (errors.PyVgpuError, OSError) as exc:
-                if not self._stopped.is_set():  # else the next agent goes on with it
-                    self._tell_failed(pod, exc)
-                    operation.take_back()
-                raise
+                if pod.wanted:
+                    self._suspend(pod, operation)
+                else:
+                    operation.resume()
+            finally:
+                for grant_id, moved in operation.moved.items():
+                    self._reports.moved(grant_id, moved)
+
+    def _suspend(self, pod: _Pod, operation: pod_operation.PodOperation) -> None:
+        try:
+            operation.suspend()
+        except (errors.PyVgpuError, OSError) as exc:
+            if not self._stopped.is_set():  # else the next agent goes on with it
+                self._tell_failed(pod, exc)
+                operation.take_back()
+            raise
 
     def _tell_done(self, pod: _Pod) -> None:
         if pod.wanted:

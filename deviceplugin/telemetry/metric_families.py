@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pyvgpu.allocator import datatypes
     from pyvgpu.deviceplugin.devices.health import ProbeResult
     from pyvgpu.deviceplugin.grants import Grant, events
+    from pyvgpu.run.suspend_operation import Moved
 
 CALLS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)  # seconds
 
@@ -47,6 +48,8 @@ class ContainerSample:
     vmemory: int  # bytes
     use: usage.Use
     driver_limit: int = 0  # bytes that the driver itself enforces; 0: no limit
+    to_host_bytes: int = 0  # moved by suspensions, sum
+    to_device_bytes: int = 0  # by resumptions, sum
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -149,6 +152,27 @@ CONTAINER: tuple[tuple[Figure, Callable[[ContainerSample], float]], ...] = (
         ),
         lambda share: share.use.host_bytes,
     ),
+    (
+        Figure(
+            "pyvgpu_container_suspended_seconds_total",
+            "Time for which a container has been suspended, to some seconds.",
+        ),
+        lambda share: share.use.suspended_seconds,
+    ),
+    (
+        Figure(
+            "pyvgpu_container_moved_to_host_bytes_total",
+            "Memory of a container that suspensions have moved from the device to the host.",
+        ),
+        lambda share: share.to_host_bytes,
+    ),
+    (
+        Figure(
+            "pyvgpu_container_moved_to_device_bytes_total",
+            "Memory of a container that resumptions have moved from the host to the device.",
+        ),
+        lambda share: share.to_device_bytes,
+    ),
 )
 
 DEVICE: tuple[tuple[Figure, Callable[[DeviceSample], float | None]], ...] = (
@@ -226,6 +250,8 @@ class MetricSources:
     waiting: Callable[[], Collection[str]] = frozenset
     # The memory limit that the driver itself enforces on the containers of a grant.
     driver_limit: Callable[[str], memory_limit.Limit] = lambda _: memory_limit.NONE
+    # What suspensions have moved of the containers of a grant, by device; None: nothing.
+    moved: Callable[[str], Moved | None] = lambda _: None
 
 
 def parts(sources: MetricSources) -> Iterator[ContainerSample]:
@@ -236,6 +262,7 @@ def parts(sources: MetricSources) -> Iterator[ContainerSample]:
             continue
         owner = grant.owner
         limits = sources.driver_limit(grant.id).sizes
+        moved = sources.moved(grant.id)
         for index, share in enumerate(grant.shares):
             elastic = grant.policy is quota.TimePolicy.ELASTIC
             limit = (grant.ceiling or quantity.WHOLE_DEVICE) if elastic else share.vcore
@@ -249,6 +276,8 @@ def parts(sources: MetricSources) -> Iterator[ContainerSample]:
                 share.vmemory,
                 use_of(sources, answers, grant, share.uuid),
                 limits[index] if index < len(limits) else 0,
+                0 if moved is None else moved.to_host[index],
+                0 if moved is None else moved.to_device[index],
             )
 
 
@@ -323,6 +352,7 @@ class AgentMeter(exposition.Exposition):
     def __init__(self, *, require_cdi: bool = True) -> None:
         super().__init__()
         self._sources: MetricSources | None = None
+        self._moved: dict[str, Moved] = {}  # by grant
         self._calls = self.histogram(
             "pyvgpu_kubelet_call_seconds",
             "Duration of kubelet's calls: allocate, start, prepare or unprepare; done, "
@@ -370,7 +400,7 @@ class AgentMeter(exposition.Exposition):
 
     def show(self, sources: MetricSources) -> None:
         """Show the metrics of *sources*, too."""
-        self._sources = sources
+        self._sources = dataclasses.replace(sources, moved=self._moved.get)
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
@@ -388,6 +418,16 @@ class AgentMeter(exposition.Exposition):
     def suspended(self, action: str, result: str, seconds: float) -> None:
         """Count a suspension or resumption of a pod."""
         self._suspensions.labels(action, result).observe(seconds)
+
+    def moved(self, grant_id: str, more: Moved) -> None:
+        """Count what a suspension or resumption of a container has moved."""
+        before = self._moved.get(grant_id)
+        self._moved[grant_id] = more if before is None else before.plus(more)
+
+    def forget(self, live: Collection[str]) -> None:
+        """Drop the sums of all grants but *live*."""
+        for gone in {*list(self._moved)} - set(live):
+            self._moved.pop(gone, None)
 
     def asked(self, method: str, status: int, _: float) -> None:
         """Count a request to the API server."""

@@ -39,6 +39,7 @@ class Use:
     processes: int = 0  # of the container, that use this or another of its devices
     suspended: bool = False
     host_bytes: int = 0  # of device memory, in host memory while it is suspended
+    suspended_seconds: float = 0.0  # between looks at which it was suspended, sum
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -75,6 +76,8 @@ def used(before: Use, old: Reading, new: Reading) -> Use:
         processes=new.processes,
         suspended=new.suspended,
         host_bytes=new.host_bytes,
+        suspended_seconds=before.suspended_seconds
+        + (elapsed if old.suspended and new.suspended else 0.0),
     )
 
 

@@ -15,6 +15,7 @@ from pyvgpu.deviceplugin.devices.health import ProbeResult
 from pyvgpu.deviceplugin.grants import events
 from pyvgpu.deviceplugin.kubelet import call_timing
 from pyvgpu.deviceplugin.telemetry import metric_families, usage
+from pyvgpu.run import suspend_operation
 
 A, B = "GPU-a", "GPU-b"
 DOCUMENT = Path(__file__).parents[2] / "docs" / "agent-outside.md"
@@ -37,7 +38,10 @@ DEVICES = [
     datatypes.NodeDevice(A, 0, 80 * GIB, model="H100"),
     datatypes.NodeDevice(B, 1, 80 * GIB, model="H100", unhealthy="Xid 79", cordoned=True),
 ]
-USED = usage.Use(0.25, 12.5, GIB, 3, 4, 1.5, 2)
+USES = {
+    GRANTS[0].id: usage.Use(0.25, 12.5, GIB, 3, 4, 1.5, 2),
+    GRANTS[1].id: usage.Use(suspended=True, host_bytes=GIB, suspended_seconds=6.0),
+}
 FINDING = quota_audit.Finding(quota_audit.ViolationKind.NO_SHIM, A, (1,), "", "u", GIB, "x")
 
 
@@ -48,7 +52,7 @@ def shown(**more):
             grants=lambda: GRANTS,
             devices=lambda: DEVICES,
             answers=lambda: {A: ProbeResult("", 5 * GIB, 0.4), B: ProbeResult("", 70 * GIB, 0.9)},
-            use=lambda grant_id, _: USED if grant_id == GRANTS[0].id else usage.NOTHING,
+            use=lambda grant_id, _: USES.get(grant_id, usage.NOTHING),
             findings=lambda: [FINDING],
             audits=lambda: True,
         )
@@ -86,6 +90,9 @@ def container(number, uuid):
         ("throttled_launches_total", 4, 0, 0),
         ("throttled_seconds_total", 1.5, 0, 0),
         ("processes", 2, 0, 0),
+        ("suspended", 0, 1, 0),
+        ("memory_host_bytes", 0, GIB, 0),
+        ("suspended_seconds_total", 0, 6, 0),
     ],
 )
 def test_container_metrics(name, first, elastic, whole):
@@ -114,6 +121,17 @@ def test_device_metrics(name, first, second):
         labels(A, "0", "H100"): first,
         labels(B, "1", "H100"): second,
     }
+
+
+def test_moved_memory_is_counted_by_container_until_its_grant_ends():
+    meter = shown()
+    meter.moved(GRANTS[0].id, suspend_operation.Moved((GIB,), (0,)))
+    meter.moved(GRANTS[0].id, suspend_operation.Moved((2 * GIB,), (3 * GIB,)))
+    for name, expected in (("host", 3 * GIB), ("device", 3 * GIB)):
+        moved = samples(meter)[f"pyvgpu_container_moved_to_{name}_bytes_total"]
+        assert moved == {container(1, A): expected, container(2, A): 0, container(3, B): 0}
+    meter.forget({GRANTS[1].id})
+    assert sum(samples(meter)["pyvgpu_container_moved_to_host_bytes_total"].values()) == 0
 
 
 def test_agent_metrics():

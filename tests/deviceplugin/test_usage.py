@@ -35,6 +35,18 @@ OUT_OF_MEMORY = 2
             Reading(0, SECOND, SECOND, 5, 5), Reading(2), Use(), id="time does not go back"
         ),
         pytest.param(Reading(5), Reading(5, SECOND), Use(), id="at one moment"),
+        pytest.param(
+            Reading(5),
+            Reading(10, suspended=True, host_bytes=GIB),
+            Use(suspended=True, host_bytes=GIB),
+            id="just suspended",
+        ),
+        pytest.param(
+            Reading(5, suspended=True, host_bytes=GIB),
+            Reading(10, suspended=True, host_bytes=GIB),
+            Use(suspended=True, host_bytes=GIB, suspended_seconds=5),
+            id="suspended",
+        ),
     ],
 )
 def test_usage_from_two_readings(old, new, expected):

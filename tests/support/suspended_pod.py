@@ -38,7 +38,9 @@ class Room:
 
     def start(self) -> Any:
         """Start an agent that suspends."""
-        self.agent = self.node.start("--kubeconfig", self.cluster.kubeconfig, "--suspend")
+        self.agent = self.node.start(
+            *("--kubeconfig", self.cluster.kubeconfig, "--suspend", "--listen", "127.0.0.1:0")
+        )
         return self.agent
 
     def kill(self) -> None:

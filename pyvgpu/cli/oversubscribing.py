@@ -68,6 +68,11 @@ def parse(options: argparse.Namespace) -> oversubscriber.Request | None:
                 option = f"--{name.replace('_', '-')}"
                 raise errors.UsageError(f"{option}: needs --oversubscribe, such as {_EXAMPLE}")
         return None
+    if options.sharing == "mps":
+        raise errors.UsageError(
+            "--oversubscribe and --sharing mps: must not both be given; the driver cannot suspend "
+            "clients of MPS"
+        )
     rules = oversubscription.Rules(
         _number(options.idle, "--idle", _DEFAULTS.idle_seconds, 1, 86400),
         _number(options.slice, "--slice", _DEFAULTS.slice_seconds, 1, 86400),

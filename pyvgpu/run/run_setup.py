@@ -275,7 +275,14 @@ def _reserve(registries: reservations.Registries, plan: RunPlan) -> holders.Made
         return registries.promise(plan.wish, plan.holder, plan.command)
     with checkpoint_calls.Calls(_checkpoint_driver(plan.base)) as calls:
         calls.check_offered()
-    return registries.promise_oversubscribed(plan.wish, plan.holder, plan.command, asked.wanted)
+    whole = tuple(device for device in plan.wish.devices if device.instance is None)
+    if not whole:
+        raise errors.UnavailableError(
+            f"--oversubscribe: {plan.wish.devices[0].label} is a MIG device, whose memory the "
+            "driver cannot move"
+        )
+    wish = dataclasses.replace(plan.wish, devices=whole)
+    return registries.promise_oversubscribed(wish, plan.holder, plan.command, asked.wanted)
 
 
 def _audited(base: Base, made: holders.Made) -> run_auditor.Audited:

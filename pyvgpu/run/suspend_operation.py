@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pyvgpu import errors, names, quantity, region
+from pyvgpu import errors, names, quantity, quota, region
 from pyvgpu.machine import cgroups, host_memory, process_identity
 from pyvgpu.run import checkpoint_calls, suspension
 
@@ -285,6 +285,10 @@ class Operation:
             raise RefusedError(
                 "its processes share device memory with each other, which cannot be moved"
             )
+        if self._is_under_mps():
+            raise RefusedError(
+                "its processes use MPS, and the driver cannot suspend clients of MPS"
+            )
         for device in self._tenant.devices:
             if device.instance is not None:
                 raise RefusedError(
@@ -294,6 +298,15 @@ class Operation:
             reason = find_obstacle(_PROC / str(pid), self._calls.release)
             if reason is not None:
                 raise RefusedError(f"process {pid}: {reason}")
+
+    def _is_under_mps(self) -> bool:
+        path = self._tenant.folder / names.QUOTA_FILE
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            limits = region.read_limits(file).devices
+        finally:
+            os.close(file)
+        return any(limit.isolation is quota.Isolation.MPS for limit in limits)
 
     def _measure(self) -> dict[int, Need]:
         """Return what each process holds on the devices, by NVML and the ledger.

@@ -86,8 +86,8 @@ _REFUSED = {
     (Action.LOCK, NOT_READY): "its calls and work on the device did not end in time",
     (Action.LOCK, NOT_SUPPORTED): "the driver cannot lock it",
     (Action.CHECKPOINT, NOT_SUPPORTED): (
-        "it has managed memory, or memory that it shares with another process, which this driver "
-        "cannot move"
+        "it has managed memory, or memory that it shares with another process, or it is a client "
+        "of MPS, which this driver cannot move"
     ),
     (Action.RESTORE, OUT_OF_MEMORY): "the driver found too little room on the device",
     (Action.CHECKPOINT, OUT_OF_MEMORY): (

@@ -130,6 +130,13 @@ def test_specification_that_is_no_layout_is_refused(runner):
     assert "the model t4 has no MIG; those that have it are a100" in done.stderr
 
 
+def test_run_on_a_mig_device_is_not_oversubscribed(runner, machine):
+    done = ran(runner, machine, "--oversubscribe", "--vmemory", "4GiB")
+    assert done.returncode == 69
+    assert "--oversubscribe: " in done.stderr
+    assert "is a MIG device, whose memory the driver cannot move" in done.stderr
+
+
 def test_run_on_a_mig_device_is_not_suspended(runner, machine, name):
     source = checkpoints.SERVER + checkpoints.TARGET + checkpoints.LOOP
     options = ("--simulate", SPEC, "--name", name, "--vmemory", "4GiB")

@@ -13,6 +13,7 @@ from pathlib import Path
 import checkpoints
 import mps_room
 import pytest
+from runner import PYVGPU
 from waiting import wait_until
 
 from pyvgpu import errors, quota, shim
@@ -68,6 +69,25 @@ def test_a_program_has_its_part_of_the_sms_and_its_memory(runner, name, machine)
         listed = runner.listed(name)
         held = GIB + machine.devices[0].context_bytes
         assert (listed["isolation"], listed["vcore"], listed["held_bytes"]) == ("mps", 50, held)
+
+
+def test_clients_are_not_suspended_and_go_on(runner, name, machine):
+    with tenant(runner, name, "--vcore", "50") as program:
+        assert program.ask("context() or allocate(1 << 30)") == 0
+        said = subprocess.run(
+            [PYVGPU, "suspend", name],
+            env=runner.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (said.returncode, said.stdout) == (69, "")
+        assert said.stderr.endswith(
+            "its processes use MPS, and the driver cannot suspend clients of MPS\n"
+        )
+        with checkpoints.caller(machine) as caller:
+            assert caller.ask(f"state({program.ask('os.getpid()')})") == "state 0"
+        assert program.ask("allocate(1 << 20)") == 0
 
 
 def test_the_quota_bounds_the_sum_over_the_processes(runner, name):

@@ -133,6 +133,11 @@ def test_without_host_memory_no_run_is_suspended(runner, name):
     ("options", "said"),
     [
         pytest.param(["--idle", "9"], "--idle: needs --oversubscribe", id="alone"),
+        pytest.param(
+            ["--oversubscribe", "--sharing", "mps"],
+            "--oversubscribe and --sharing mps: must not both be given",
+            id="mps",
+        ),
         pytest.param(["--oversubscribe=1"], "must be a ratio above 1 and up to 16", id="ratio"),
         pytest.param(["--oversubscribe", "--idle=0"], "--idle '0': must be 1 to", id="idle"),
         pytest.param(["--oversubscribe", "--wait=x"], "--wait 'x': must be 0 to", id="wait"),

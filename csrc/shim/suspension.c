@@ -63,6 +63,15 @@ void suspension_enter(void)
     }
 }
 
+int suspension_try_enter(void)
+{
+    __atomic_add_fetch(count_of_slot(), 1, __ATOMIC_SEQ_CST);
+    if (likely(!suspension_is_on()))
+        return 1;
+    suspension_leave();
+    return 0;
+}
+
 void suspension_leave(void)
 {
     __atomic_sub_fetch(count_of_slot(), 1, __ATOMIC_SEQ_CST);

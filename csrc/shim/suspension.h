@@ -37,4 +37,7 @@ static inline void suspension_note(void)
 void suspension_enter(void);
 void suspension_leave(void);
 
+/* Like suspension_enter, but do not wait. 0: the process is suspended, or is being suspended. */
+int suspension_try_enter(void);
+
 #endif

@@ -1,0 +1,171 @@
+"""Suspended runs: processes that just begin, views of memory, answers meanwhile, bypasses."""
+
+import contextlib
+import os
+import signal
+import subprocess
+
+import checkpoints
+import judge
+import pytest
+from runner import PYVGPU
+from waiting import WHOLE, wait_until
+
+from pyvgpu.simulation import simulator
+
+from .conftest import promised
+from .test_suspend import (
+    CHILD,
+    GIB,
+    HOLDING,
+    PROGRAM,
+    children_of_driver_calls,
+    done,
+    fixture_held,
+    fixture_slow,
+    is_gated,
+    machine_of,
+    pyvgpu,
+    refused,
+    tenant,
+)
+
+__all__ = ["fixture_held", "fixture_slow"]
+
+NOT_INITIALIZED, OPERATING_SYSTEM, ILLEGAL_STATE, NOT_PERMITTED = 3, 304, 401, 800
+VIEW = """
+def view():
+    import pynvml
+    pynvml.nvmlInit()
+    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    own = [(x.pid == os.getpid(), x.usedGpuMemory)
+           for x in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]
+    pynvml.nvmlShutdown()
+    return [memory.total, memory.used, memory.free, own]
+"""
+
+
+@pytest.mark.parametrize("code", [NOT_INITIALIZED, ILLEGAL_STATE, OPERATING_SYSTEM])
+def test_a_call_that_fails_since_a_process_just_begins_is_made_again(runner, name, held, code):
+    simulator.set_faults(machine_of(runner), f"call cuCheckpointProcessLock 1 {code}")
+    assert "suspended: 1.5GiB" in done(pyvgpu(runner, "suspend", name))
+    simulator.set_faults(machine_of(runner), f"call cuCheckpointProcessUnlock 1 {code}")
+    assert done(pyvgpu(runner, "resume", name)) == f"{name}: resumed\n"
+    assert held.ask("is_intact(p)") is True
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", [NOT_INITIALIZED, ILLEGAL_STATE])
+def test_a_call_that_always_fails_is_given_up_and_the_run_goes_on(runner, name, held, code):
+    simulator.set_faults(machine_of(runner), f"call cuCheckpointProcessLock * {code}")
+    said = refused(pyvgpu(runner, "suspend", name))
+    assert said.endswith(f"cuCheckpointProcessLock returned error {code}\n")
+    assert runner.listed(name)["state"] == "running"
+    assert held.ask("is_intact(p)") is True
+
+
+def test_a_suspended_program_sees_its_own_memory_and_others_do_not(runner, name):
+    source = checkpoints.SERVER + checkpoints.TARGET + VIEW + checkpoints.LOOP
+    with tenant(runner, name, "--vmemory", "8GiB", source=source) as made:
+        made.send(HOLDING)
+        assert made.answer() is True
+        before = made.ask("view()")
+        done(pyvgpu(runner, "suspend", name))
+        assert made.ask("view()") == before
+        with tenant(runner, f"{name}-b", "--vmemory", "4GiB", source=source) as other:
+            assert other.ask("view()") == [4 * GIB, 0, 4 * GIB, []]
+        with checkpoints.caller(machine_of(runner)) as outside:
+            total = machine_of(runner).devices[0].memory_bytes
+            assert outside.ask("pids()") == []
+            assert outside.ask("free_bytes()") == total - judge.used_bytes(machine_of(runner))
+        assert runner.listed(name)["held_bytes"] == 0
+        done(pyvgpu(runner, "resume", name))
+        assert made.ask("view()") == before
+
+
+@pytest.mark.slow
+def test_state_is_answered_while_the_driver_copies(slow, name):
+    with tenant(slow, name, "--vmemory", "4GiB") as made:
+        made.send(HOLDING)
+        assert made.answer() is True
+        with subprocess.Popen([PYVGPU, "suspend", name], env=slow.environment) as command:
+            wait_until(lambda: is_gated(name))
+            (caller,) = children_of_driver_calls(made.process.pid)
+            os.kill(caller, signal.SIGSTOP)  # the copy lasts until it goes on
+            assert slow.listed(name)["state"] == "running"
+            assert f"{name}:" in done(pyvgpu(slow, "set", name, "--vmemory", "5GiB"))
+            assert command.poll() is None
+            os.kill(caller, signal.SIGCONT)
+            assert command.wait(WHOLE) == 0
+        assert slow.listed(name)["state"] == "suspended"
+        done(pyvgpu(slow, "resume", name))
+        assert made.ask("is_intact(p)") is True
+
+
+BYPASS = (
+    checkpoints.SERVER
+    + checkpoints.TARGET
+    + checkpoints.CALLER
+    + f"CHILD_SOURCE = {PROGRAM!r}\n"
+    + CHILD
+    + checkpoints.LOOP
+)
+
+
+@contextlib.contextmanager
+def with_child(runner, name, *options):
+    """Run a program that has never called cuInit; its child holds 1 GiB."""
+    with tenant(runner, name, *options, source=BYPASS) as made:
+        made.send("c = child(0); c.stdout.readline()")
+        made.send(f"answer(ask_child(c, {HOLDING!r}))")
+        assert made.answer() is True
+        yield made
+
+
+def test_memory_that_a_program_itself_checkpoints_stays_charged(runner, name):
+    with with_child(runner, name, "--vmemory", "50GiB") as made:
+        before = runner.listed(name)
+        assert made.ask("[lock(c.pid), checkpoint(c.pid), state(c.pid)]") == [0, 0, "state 2"]
+        assert judge.used_bytes(machine_of(runner)) == 0
+        after = runner.listed(name)
+        assert after["held_bytes"] == before["held_bytes"] > GIB
+        said = refused(runner("--name", f"{name}-b", "--vmemory", "40GiB", "--", "true"))
+        assert f"the rest is reserved: {name} 50GiB" in said
+        assert made.ask("[restore(c.pid), unlock(c.pid)]") == [0, 0]
+        assert made.ask("ask_child(c, 'answer(is_intact(p))')") is True
+
+
+def test_a_program_cannot_resume_itself_past_its_supervisor(runner, name):
+    with with_child(runner, name, "--vmemory", "50GiB") as made:
+        done(pyvgpu(runner, "suspend", name))
+        actions = "[lock(c.pid), checkpoint(c.pid), restore(c.pid), unlock(c.pid)]"
+        assert made.ask(actions) == [NOT_PERMITTED] * 4
+        assert made.ask("state(c.pid)") == "state 2"
+        assert judge.used_bytes(machine_of(runner)) == 0
+        assert runner.listed(name)["reserved_bytes"] == 0
+        done(pyvgpu(runner, "resume", name))
+        assert made.ask("ask_child(c, 'answer(is_intact(p))')") is True
+
+
+def test_a_program_cannot_move_the_processes_of_another_run(runner, name, held):
+    (process,) = runner.listed(name)["processes"]
+    with tenant(runner, f"{name}-b", "--vmemory", "4GiB", source=BYPASS) as other:
+        for state in ("state 0", "state 2"):
+            actions = f"[lock({process['pid']}, 1), unlock({process['pid']})]"
+            assert other.ask(actions) == [NOT_PERMITTED] * 2
+            assert other.ask(f"state({process['pid']})") == state
+            done(pyvgpu(runner, "suspend", name))
+    done(pyvgpu(runner, "resume", name))
+    assert held.ask("is_intact(p)") is True
+
+
+def test_a_run_that_its_own_program_has_locked_is_moved_as_a_whole(runner, name):
+    with with_child(runner, name, "--vmemory", "4GiB") as made:
+        assert made.ask("lock(c.pid)") == 0
+        done(pyvgpu(runner, "suspend", name))
+        assert made.ask("state(c.pid)") == "state 2"
+        done(pyvgpu(runner, "resume", name))
+        assert made.ask("state(c.pid)") == "state 0"
+        assert made.ask("ask_child(c, 'answer(is_intact(p))')") is True
+        assert promised(name)

@@ -138,6 +138,14 @@ CASES = [
         CONTAINER,
     ),
     *_same(
+        "PyvgpuNotRestored",
+        'pyvgpu_suspension_seconds_count{instance="node-1",action="resume",result="lost"}',
+        "0x5 1x10",
+        "1x15",
+        10,
+        'instance="node-1"',
+    ),
+    *_same(
         "PyvgpuAgentGone",
         f"pyvgpu_device_healthy{{{DEVICE}}}",
         "1x9",

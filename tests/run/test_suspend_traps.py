@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 
@@ -11,6 +12,7 @@ import pytest
 from runner import PYVGPU
 from waiting import WHOLE, wait_until
 
+from pyvgpu import shim
 from pyvgpu.simulation import simulator
 
 from .conftest import promised
@@ -169,3 +171,35 @@ def test_a_run_that_its_own_program_has_locked_is_moved_as_a_whole(runner, name)
         assert made.ask("state(c.pid)") == "state 0"
         assert made.ask("ask_child(c, 'answer(is_intact(p))')") is True
         assert promised(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("release", "is_refused"), [("580.82.07", False), ("595.71.05", True)])
+def test_a_program_with_nccl_is_refused_by_driver_release(
+    runner, name, tmp_path, release, is_refused
+):
+    machine = simulator.open_machine("h100", runner.machines)
+    conf = machine.folder / "machine.conf"
+    conf.write_text(conf.read_text().replace("driver_release=999.1", f"driver_release={release}"))
+    runner.environment.update(machine.environment)
+    for library in shim.simulator_libraries().glob("lib*"):  # a driver's files tell its release
+        shutil.copy(library, tmp_path / library.name.replace("999.1", release))
+    installed = [PYVGPU, "run", "--driver-libraries", str(tmp_path)]
+    runner.command = lambda *arguments: [*installed, *arguments]
+    with tenant(runner, name, "--vmemory", "4GiB") as made:
+        made.send(HOLDING)
+        assert made.answer() is True
+        made.send(
+            "go = threading.Event(); name = lambda: open('/proc/thread-self/comm', 'w')"
+            ".write('pt_nccl_watchdg'); thread = threading.Thread("
+            "target=lambda: [name(), answer('named'), go.wait()]); thread.start()"
+        )
+        assert made.answer() == "named"
+        if is_refused:
+            said = refused(pyvgpu(runner, "suspend", name))
+            assert "it uses NCCL, which driver release 595 cannot suspend; 580 can" in said
+            assert runner.listed(name)["state"] == "running"
+        else:
+            done(pyvgpu(runner, "suspend", name))
+            done(pyvgpu(runner, "resume", name))
+        assert made.ask("[go.set(), is_intact(p)][1]") is True

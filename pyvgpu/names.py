@@ -20,7 +20,7 @@ SIMULATED_MACHINE_VARIABLE = "PYVGPU_SIMULATED_MACHINE"
 
 QUOTA_FILE = "quota"
 USAGE_FILE = "usage"
-PROMISE_FILE = "promise.json"
+RESERVATION_FILE = "reservation.json"
 COMMAND_FILE = "command"  # of a run: its command line, which only its user and root can read
 TAMPERED_FILE = "tampered"  # exists if something other than the shim changed the usage file
 LIMIT_FILE = "driver-limit"  # the driver's own limit for a run or container, or why there is none
@@ -32,7 +32,7 @@ CONTROL_SOCKET = "control"  # on which a run's supervisor accepts changes of its
 ARBITER_FOLDER = "arbiter-"  # in a registry; followed by its user's id
 ARBITER_FILE = "arbiter"  # in it: the arbiter locks it and updates its heartbeat
 MPS_FOLDER = "mps-"  # in a registry; followed by a user's id and a device's UUID
-CLOCK_LINK = "clock."  # in a promise's folder; followed by the device's index in the quota
+CLOCK_LINK = "clock."  # in a reservation's folder; followed by the device's index in the quota
 
 ROOT_REGISTRY = Path("/run/pyvgpu")
 SHARED_REGISTRY = Path("/tmp/pyvgpu")  # noqa: S108 - sticky, and every entry's owner is checked

@@ -45,7 +45,7 @@ MOST_SORTS = 10  # shapes of pending pods that one refresh explains
 WHY_SECONDS = 30.0  # lifetime of an explanation
 WATCHED_SECONDS = 60.0  # pending pods are explained for this long after the last request
 MOST_PROBLEMS = 20
-_LINES = ("promised", "memory", "waiting")
+_LINES = ("allocated", "memory", "waiting")
 _ALL = "all"
 _ROOM = "kube-scheduler has not retried since, or something else rules that node out"
 
@@ -155,9 +155,9 @@ class Cluster:
             self._find_out()
             self._find_out_claims()
         sums = self._totals
-        promised = round(1000 * sums["promised"] / (sums["devices"] or 1))
-        memory = round(1000 * sums["promisedBytes"] / (sums["memoryBytes"] or 1))
-        now = {_ALL: (promised, memory, len(found))}
+        allocated = round(1000 * sums["allocated"] / (sums["devices"] or 1))
+        memory = round(1000 * sums["allocatedBytes"] / (sums["memoryBytes"] or 1))
+        now = {_ALL: (allocated, memory, len(found))}
         self._at = self._clock()
         self._lines.add(now)
         self._days.add(now, self._at)

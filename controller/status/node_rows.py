@@ -39,7 +39,7 @@ class DeviceRow:
     model: str
     state: str  # healthy, cordoned or unhealthy
     why: str
-    promised: float  # allocated ratio of its time
+    allocated: float  # allocated ratio of its time
     memory: float  # allocated ratio of its memory
     memory_bytes: int
 
@@ -61,9 +61,9 @@ class NodeRow:
         return _order(self.name)
 
     @property
-    def promised(self) -> float:
+    def allocated(self) -> float:
         """The sum of the allocated ratios of its devices' time."""
-        return sum(device.promised for device in self.devices)
+        return sum(device.allocated for device in self.devices)
 
     @property
     def memory_bytes(self) -> int:
@@ -71,7 +71,7 @@ class NodeRow:
         return sum(device.memory_bytes for device in self.devices)
 
     @property
-    def promised_bytes(self) -> float:
+    def allocated_bytes(self) -> float:
         """The allocated memory of its devices."""
         return sum(device.memory * device.memory_bytes for device in self.devices)
 
@@ -87,15 +87,15 @@ class NodeRow:
             "state": self.state,
             "why": self.why,
             "model": self.devices[0].model if self.devices else "",
-            "promised": round(self.promised, 4),
+            "allocated": round(self.allocated, 4),
             "memoryBytes": self.memory_bytes,
-            "promisedBytes": round(self.promised_bytes),
+            "allocatedBytes": round(self.allocated_bytes),
             "pods": self.pods,
             "devices": [
                 {
                     "label": device.label,
                     "state": device.state,
-                    "promised": round(device.promised, 4),
+                    "allocated": round(device.allocated, 4),
                     "memory": round(device.memory, 4),
                 }
                 for device in self.devices
@@ -123,14 +123,14 @@ def row_of(info: NodeInfo, agent: str) -> NodeRow:
 
 def _part(room: free_capacity.FreeCapacity) -> DeviceRow:
     device = room.device
-    promised = min(max(1 - room.vcore / datatypes.WHOLE, 0.0), 1.0)
+    allocated = min(max(1 - room.vcore / datatypes.WHOLE, 0.0), 1.0)
     memory = min(max(1 - room.vmemory / device.memory_bytes, 0.0), 1.0)
     return DeviceRow(
         device.label,
         device.model,
         device.state,
         device.why,
-        promised,
+        allocated,
         memory,
         device.memory_bytes,
     )
@@ -168,10 +168,10 @@ def without_agent(info: NodeInfo) -> list[dict[str, Any]]:
                 "state": part.state,
                 "why": part.why,
                 "used": None,
-                "promised": round(part.promised, 4),
+                "allocated": round(part.allocated, 4),
                 "memoryBytes": part.memory_bytes,
                 "usedBytes": None,
-                "promisedBytes": round(part.memory * part.memory_bytes),
+                "allocatedBytes": round(part.memory * part.memory_bytes),
                 "lines": _NO_LINES,
                 "day": {"seconds": history.STEP_SECONDS, **_NO_LINES},
                 "containers": [_holding(holding) for holding in held.get(device.uuid, ())],
@@ -191,10 +191,10 @@ def _holding(held: datatypes.Holding) -> dict[str, Any]:
         "pod": pod,
         "container": "",
         "state": "unknown",
-        "promised": ratio,
+        "allocated": ratio,
         "limit": ratio,
         "used": None,
-        "promisedBytes": held.share.vmemory,
+        "allocatedBytes": held.share.vmemory,
         "usedBytes": None,
         "refused": 0,
         "waitedSeconds": 0,
@@ -259,7 +259,7 @@ def totals(listed: Iterable[NodeRow]) -> dict[str, Any]:
     sums: dict[str, Any] = dict.fromkeys(
         ("nodes", "trouble", "devices", "unhealthy", "cordoned", "memoryBytes", "pods"), 0
     )
-    promised = memory = 0.0
+    allocated = memory = 0.0
     for row in listed:
         sums["nodes"] += 1
         sums["trouble"] += row.troubled
@@ -268,6 +268,6 @@ def totals(listed: Iterable[NodeRow]) -> dict[str, Any]:
         sums["cordoned"] += sum(device.state == "cordoned" for device in row.devices)
         sums["memoryBytes"] += row.memory_bytes
         sums["pods"] += row.pods
-        promised += row.promised
-        memory += row.promised_bytes
-    return {**sums, "promised": round(promised, 3), "promisedBytes": round(memory)}
+        allocated += row.allocated
+        memory += row.allocated_bytes
+    return {**sums, "allocated": round(allocated, 3), "allocatedBytes": round(memory)}

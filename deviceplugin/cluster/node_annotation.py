@@ -40,17 +40,17 @@ def text_of(
     placed: dict[str, dict[str, tuple[datatypes.NodeShare, ...]]] = {}
     for grant in grants:
         if grant.owner is not None and not grant.chosen:
-            placed.setdefault(grant.owner.uid, {})[grant.owner.container] = _promised(grant, unit)
+            placed.setdefault(grant.owner.uid, {})[grant.owner.container] = _allocated(grant, unit)
     return notes.publish(notes.Published(unit, tuple(devices), minors, placed))
 
 
-def _promised(grant: Grant, unit: int) -> tuple[datatypes.NodeShare, ...]:
+def _allocated(grant: Grant, unit: int) -> tuple[datatypes.NodeShare, ...]:
     """Return a grant's original shares, even where an administrator has lowered them since."""
     if grant.whole:
         return grant.shares
     if grant.claim is not None:
         return grant.claim.shares
-    vcore, vmemory = grant.promised(unit)
+    vcore, vmemory = grant.allocated(unit)
     return tuple(
         dataclasses.replace(
             share, vcore=max(share.vcore, vcore), vmemory=max(share.vmemory, vmemory)

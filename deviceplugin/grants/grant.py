@@ -123,7 +123,7 @@ class Grant:
             self, vcore_ids=frozenset(), vmemory_ids=frozenset(), claim=None
         )
 
-    def promised(self, unit: int) -> tuple[int, int]:
+    def allocated(self, unit: int) -> tuple[int, int]:
         """Return the vcore and bytes originally granted of each device; *unit*: bytes of vmemory.
 
         An administrator may have lowered the current shares. If a claim's shares differ between

@@ -63,7 +63,7 @@ def changed(
         raise errors.UsageError(
             f"{grant.label}: has whole devices, which have no quota; only a share can be changed"
         )
-    _check_promise(grant, wanted, unit)
+    _check_allocated(grant, wanted, unit)
     shares = []
     for one in grant.shares:
         if one.uuid not in devices:
@@ -79,9 +79,9 @@ def changed(
     )
 
 
-def _check_promise(grant: Grant, wanted: quota.QuotaChange, unit: int) -> None:
+def _check_allocated(grant: Grant, wanted: quota.QuotaChange, unit: int) -> None:
     """Refuse a quota above the container's original allocation."""
-    vcore, vmemory = grant.promised(unit)
+    vcore, vmemory = grant.allocated(unit)
     if wanted.vcore is not None and wanted.vcore > vcore:
         raise errors.UsageError(
             f"vcore {wanted.vcore}: {grant.label} was created with {vcore}, and the rest is "

@@ -20,7 +20,7 @@ class FreeCapacity:
     vcore: int
     vmemory: int  # bytes; both may be below zero if the device is overcommitted
     tenants: int
-    places: tuple[str, ...] = ()  # placements of MIG instances that exist or are promised
+    places: tuple[str, ...] = ()  # placements of MIG instances that exist or are reserved
 
     @property
     def untouched(self) -> bool:

@@ -114,14 +114,14 @@ def _runs() -> object:
     """Return the machine's runs, without their commands."""
     return [
         {
-            "run": promise.run_id,
-            "name": promise.holder.name,
-            "uid": promise.uid,
-            "pid": promise.holder.pid,
-            "created": promise.holder.created,
-            **_region(promise.folder),
+            "run": reservation.run_id,
+            "name": reservation.holder.name,
+            "uid": reservation.uid,
+            "pid": reservation.holder.pid,
+            "created": reservation.holder.created,
+            **_region(reservation.folder),
         }
-        for promise in reservations.Registries().live()
+        for reservation in reservations.Registries().live()
     ]
 
 

@@ -139,7 +139,7 @@ def _link_clock(reservation: Path) -> None:
 
 def _name_of(made: holders.Made) -> str:
     """Return the name that the reservation got."""
-    file = made.folder / names.PROMISE_FILE
+    file = made.folder / names.RESERVATION_FILE
     return holders.parse_holder(file.read_bytes(), file).name
 
 

@@ -74,5 +74,5 @@ def _is_run(name: str, live: Sequence[LiveReservation]) -> bool:
     """Whether *name* is USER/RUN of a user who has runs, and not a container."""
     user, _, run = name.partition("/")
     return "/" not in run and any(
-        user in (users.name(promise.uid), str(promise.uid)) for promise in live
+        user in (users.name(reservation.uid), str(reservation.uid)) for reservation in live
     )

@@ -158,8 +158,8 @@ def document(devices: Sequence[DeviceView], interval: float) -> dict[str, object
                 "uuid": device.uuid,
                 "name": device.name,
                 "memory_bytes": device.memory_bytes,
-                "promised_bytes": device.promised_bytes,
-                "promised_vcore": device.promised_vcore,
+                "reserved_bytes": device.reserved_bytes,
+                "reserved_vcore": device.reserved_vcore,
                 "held_bytes": device.held,
                 "share": device.share,
             }
@@ -179,9 +179,9 @@ def _table(device: DeviceView, width: int) -> Group:
     title = Text.assemble(
         (f"{device.name}  {views.short(device)}", "bold"),
         f"\n  time    {views.bar(device.share or 0.0, bar)}{gap}"
-        f"{views.percent(device.share)} used, {device.promised_vcore} of 100 reserved",
+        f"{views.percent(device.share)} used, {device.reserved_vcore} of 100 reserved",
         f"\n  memory  {views.bar(device.held / device.memory_bytes, bar)}{gap}"
-        f"{views.size(device.held)} held, {views.size(device.promised_bytes)} of "
+        f"{views.size(device.held)} held, {views.size(device.reserved_bytes)} of "
         f"{views.size(device.memory_bytes)} reserved",
     )
     shown = device.parts if device.shown is None else device.shown

@@ -35,7 +35,7 @@ class SortKey(enum.StrEnum):
 _ORDERS: dict[SortKey, Callable[[RunShare], tuple[object, ...]]] = {
     SortKey.AGE: lambda part: (part.created,),
     SortKey.NAME: lambda part: (part.full_name,),
-    SortKey.VCORE: lambda part: (-part.promised_vcore,),
+    SortKey.VCORE: lambda part: (-part.requested_vcore,),
     SortKey.VMEMORY: lambda part: (-part.limits.vmemory,),
     SortKey.SHARE: lambda part: (-(part.share or 0.0),),
     SortKey.HELD: lambda part: (-(part.held or 0),),

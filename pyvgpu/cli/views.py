@@ -95,7 +95,7 @@ def vcore(part: RunShare) -> str:
 
 
 def _vcore(part: RunShare) -> str:
-    if not part.promised_vcore:
+    if not part.requested_vcore:
         return "-"
     if part.limits.policy is quota.TimePolicy.ELASTIC:
         return f"{part.limits.vcore}-{part.limits.vcore_limit}"
@@ -160,7 +160,7 @@ def documents(devices: Sequence[DeviceView]) -> list[dict[str, object]]:
             "state": part.state,
             "created": part.created,
             "device": device.uuid,
-            "promised_vcore": part.promised_vcore,
+            "requested_vcore": part.requested_vcore,
             "vcore": part.limits.vcore,
             "vcore_limit": part.limits.vcore_limit,
             "policy": part.limits.policy.name.lower(),

@@ -163,17 +163,17 @@ def _time_divided(seen: Observations) -> str:
     window = _require_window(seen)
     lost = 100 * shares.lost(seen, window)
     parts = []
-    for role, promised in SHARERS.items():
+    for role, vcore in SHARERS.items():
         done, counted = (100 * share for share in shares.of(seen, role, window))
         # A simulated device idles while a busy machine does not schedule the launching threads.
-        if not promised - POINTS - lost <= done <= promised + POINTS:
-            raise FailedError(f"{role} had {done:.1f} % of {promised}{_of_machine(lost)}")
+        if not vcore - POINTS - lost <= done <= vcore + POINTS:
+            raise FailedError(f"{role} had {done:.1f} % of {vcore}{_of_machine(lost)}")
         if abs(counted - done) > COUNT_POINTS:
             raise FailedError(
                 f"{role} had {done:.1f} % by the kernels it completed, and {counted:.1f} % by "
                 "its own count"
             )
-        parts.append(f"{role} {done:.1f} % of {promised} (by its own count {counted:.1f} %)")
+        parts.append(f"{role} {done:.1f} % of {vcore} (by its own count {counted:.1f} %)")
     return (
         f"by the kernels they completed in {window.seconds:.1f} s: {', '.join(parts)}"
         f"{_of_machine(lost)}"

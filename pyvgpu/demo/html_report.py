@@ -165,11 +165,11 @@ def _draw_time(seen: Observations) -> _Picture:
     if window:
         axes.axvspan(window.begin, window.end, color="#f0f3f6", linewidth=0)
     begin, end = _span(seen)
-    for role, promised in SHARERS.items():
+    for role, vcore in SHARERS.items():
         points = shares.series(shares.done(seen, role), end, STEP_SECONDS)
         axes.step(*_percent(points), color=_COLOURS[role], linewidth=1.8, label=str(role))
-        axes.axhline(promised, color=_COLOURS[role], linewidth=1, linestyle=(0, (4, 3)))
-        _say_beside(axes, promised, f"{role}: {promised}", _COLOURS[role])
+        axes.axhline(vcore, color=_COLOURS[role], linewidth=1, linestyle=(0, (4, 3)))
+        _say_beside(axes, vcore, f"{role}: {vcore}", _COLOURS[role])
     idle = shares.series(shares.counted(seen.samples, Role.IDLE), end, STEP_SECONDS)
     axes.step(*_percent(idle), color=_COLOURS[Role.IDLE], linewidth=1.8)
     _say_beside(axes, 0, "idle", _COLOURS[Role.IDLE])
@@ -221,9 +221,9 @@ def _draw_quotas(seen: Observations) -> _Picture:
     for role in TENANTS:
         largest = max((x.of(role).charged for x in seen.samples), default=0)
         bars.append((f"{role}, memory", 100 * largest / seen.plan.quota(role), _COLOURS[role]))
-    for role, promised in SHARERS.items():
+    for role, vcore in SHARERS.items():
         had = 100 * shares.of(seen, role, window)[0] if window else 0.0
-        bars.append((f"{role}, time", 100 * had / promised, _COLOURS[role]))
+        bars.append((f"{role}, time", 100 * had / vcore, _COLOURS[role]))
     top = max(105, *(part + 5 for _, part, _ in bars))
     for place, (_, part, colour) in enumerate(bars):
         axes.barh(place, part, height=0.66, color=colour)

@@ -148,10 +148,10 @@ def table(plan: DemoPlan, looks: Sequence[DemoSample]) -> Table:
     shown.add_column("", no_wrap=True)
     for heading in ("vcore", "share"):
         shown.add_column(heading, justify="right", min_width=5)
-    promised = 0
+    reserved = 0
     for role in TENANTS:
         used, quota = sample.of(role).charged, plan.quota(role)
-        promised += quota
+        reserved += quota
         shown.add_row(
             Text(role, style=COLOURS[role]),
             *(gib(size) for size in (quota, used, quota - used)),
@@ -161,7 +161,7 @@ def table(plan: DemoPlan, looks: Sequence[DemoSample]) -> Table:
     shown.add_section()
     shown.add_row(
         "device",
-        *(gib(size) for size in (promised, sample.used, plan.memory - sample.used)),
+        *(gib(size) for size in (reserved, sample.used, plan.memory - sample.used)),
         _device_bar(plan, sample),
         str(sum(SHARERS.values())),
         _percent(sum(shares.recent(looks, role) for role in SHARERS)),

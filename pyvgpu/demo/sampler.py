@@ -49,9 +49,9 @@ class Meter:
 
     def follow(self, role: Role, name: str) -> None:
         """Start sampling the ledger of the run called *name*."""
-        for promise in reservations.Registries().live():
-            if promise.holder.name == name and role not in self._usage:
-                path = promise.folder / names.USAGE_FILE
+        for reservation in reservations.Registries().live():
+            if reservation.holder.name == name and role not in self._usage:
+                path = reservation.folder / names.USAGE_FILE
                 self._usage[role] = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
 
     def used(self) -> int:

@@ -86,8 +86,8 @@ def check_isolation(wanted: share.Share, user: int, live: Sequence[LiveReservati
     what its quota says. A server serves one user at a time, and lets others wait.
     """
     mps = quota.Isolation.MPS
-    for promise in live:
-        for limits in promise.limits.devices:
+    for reservation in live:
+        for limits in reservation.limits.devices:
             if limits.uuid != wanted.device.uuid or mps not in (
                 limits.isolation,
                 wanted.isolation,
@@ -95,14 +95,14 @@ def check_isolation(wanted: share.Share, user: int, live: Sequence[LiveReservati
                 continue
             if limits.isolation is not wanted.isolation:
                 raise errors.UnavailableError(
-                    f"sharing {wanted.isolation.name.lower()}: {promise.name} uses "
+                    f"sharing {wanted.isolation.name.lower()}: {reservation.name} uses "
                     f"{wanted.device.label} with sharing {limits.isolation.name.lower()}; it must "
                     "be the same for all runs of a device"
                 )
-            if promise.uid != user:
+            if reservation.uid != user:
                 raise errors.UnavailableError(
-                    f"sharing mps: {promise.name} uses {wanted.device.label}, and an MPS server "
-                    "serves one user at a time"
+                    f"sharing mps: {reservation.name} uses {wanted.device.label}, and an MPS "
+                    "server serves one user at a time"
                 )
 
 
@@ -114,10 +114,10 @@ def check_memory(
     The message names the holders; with *advise* also an option of `pyvgpu run` that would fit.
     """
     found = [
-        (promise.name, limits, reserved)
-        for promise in live
-        for limits, reserved in zip(promise.limits.devices, promise.reserved, strict=True)
-        if limits.uuid == wanted.device.uuid and not promise.limits.suspension.released
+        (reservation.name, limits, reserved)
+        for reservation in live
+        for limits, reserved in zip(reservation.limits.devices, reservation.reserved, strict=True)
+        if limits.uuid == wanted.device.uuid and not reservation.limits.suspension.released
     ]
     free = share.usable_bytes(wanted.device, wanted.isolation) - sum(
         reserved for _, _, reserved in found
@@ -140,16 +140,16 @@ def check_time(
 ) -> None:
     """Raise UnavailableError if *vcore* of the device of *wanted* is not free beside *live*."""
     found = [
-        promise
-        for promise in live
-        if any(limits.uuid == wanted.device.uuid for limits in promise.limits.devices)
+        reservation
+        for reservation in live
+        if any(limits.uuid == wanted.device.uuid for limits in reservation.limits.devices)
     ]
-    idle = quantity.WHOLE_DEVICE - sum(promise.reserved_vcore for promise in found)
+    idle = quantity.WHOLE_DEVICE - sum(reservation.reserved_vcore for reservation in found)
     if vcore > idle:
         holders = ", ".join(
-            f"{promise.name} {promise.reserved_vcore}"
-            for promise in found
-            if promise.reserved_vcore
+            f"{reservation.name} {reservation.reserved_vcore}"
+            for reservation in found
+            if reservation.reserved_vcore
         )
         raise errors.UnavailableError(
             f"vcore {vcore}: {wanted.device.label} has {max(idle, 0)} of "

@@ -89,7 +89,7 @@ class Changed:
     """A reservation whose quota was changed."""
 
     made: Made
-    promised_vcore: int  # percent; 0: no time was requested
+    requested_vcore: int  # percent; 0: no time was requested
     held: int | None  # bytes, read after the new quota was written; None: unknown
 
 

@@ -143,7 +143,7 @@ def server_state(daemon: Daemon) -> ServerState:
 def end_if_unused(daemon: Daemon, registries: reservations.Registries) -> None:
     """End the daemon and remove its folder, if no run of its device is left."""
     with registries.steady() as live:
-        if not any(_uses(promise, daemon) for promise in live):
+        if not any(_uses(reservation, daemon) for reservation in live):
             _end(daemon)
 
 
@@ -157,7 +157,7 @@ def end_unused(registries: reservations.Registries) -> None:
             for folder in _folders(registry, prefix):
                 uuid = folder.name.removeprefix(prefix)
                 daemon = _found(folder, uuid)
-                if not any(_uses(promise, daemon) for promise in live):
+                if not any(_uses(reservation, daemon) for reservation in live):
                     _end(daemon)
 
 
@@ -287,10 +287,10 @@ class Watcher:
                 self.look()
 
 
-def _uses(promise: holders.LiveReservation, daemon: Daemon) -> bool:
-    return promise.uid == os.geteuid() and any(
+def _uses(reservation: holders.LiveReservation, daemon: Daemon) -> bool:
+    return reservation.uid == os.geteuid() and any(
         limits.uuid == daemon.uuid and limits.isolation is quota.Isolation.MPS
-        for limits in promise.limits.devices
+        for limits in reservation.limits.devices
     )
 
 

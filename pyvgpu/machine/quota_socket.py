@@ -33,7 +33,7 @@ class ChangedQuota:
     vmemory: int  # bytes
     policy: quota.TimePolicy
     device: str
-    promised: bool = True  # whether vcore was requested
+    vcore_requested: bool = True  # whether vcore was requested
     held: int | None = None  # bytes; None: unknown
     priority: quota.Priority = quota.Priority.NORMAL
 
@@ -47,7 +47,7 @@ class ChangedQuota:
 
     @property
     def _time(self) -> str:
-        if not self.promised:
+        if not self.vcore_requested:
             return "vcore - (no limit, no guarantee)"
         reach = (
             f", elastic to {self.vcore_limit}" if self.policy is quota.TimePolicy.ELASTIC else ""
@@ -87,7 +87,7 @@ class Control(ipc.Listener):
                 share.vmemory,
                 share.policy,
                 share.device.label,
-                changed.promised_vcore > 0,
+                changed.requested_vcore > 0,
                 changed.held,
                 share.priority,
             )
@@ -99,9 +99,9 @@ class Control(ipc.Listener):
 class Supervisor:
     """The client's end of one run's supervisor; to be used in a with statement."""
 
-    def __init__(self, promise: LiveReservation) -> None:
-        self._promise = promise
-        self._asker = ipc.Asker(promise.folder, ANSWER_SECONDS)
+    def __init__(self, reservation: LiveReservation) -> None:
+        self._reservation = reservation
+        self._asker = ipc.Asker(reservation.folder, ANSWER_SECONDS)
 
     def __enter__(self) -> Self:
         try:
@@ -127,7 +127,7 @@ class Supervisor:
                 policy=quota.TimePolicy(found["policy"]),
                 device=log.printable(found["device"]),
                 # A supervisor from before an upgrade does not send these.
-                promised=bool(found.get("promised", True)),
+                vcore_requested=bool(found.get("vcore_requested", True)),
                 held=None if found.get("held") is None else int(found["held"]),
                 priority=quota.Priority(found.get("priority", quota.Priority.NORMAL)),
             )
@@ -143,10 +143,10 @@ class Supervisor:
 
     @property
     def _name(self) -> str:
-        return self._promise.name
+        return self._reservation.name
 
     def _explained(self, exc: OSError) -> errors.PyVgpuError:
-        pid = self._promise.holder.pid
+        pid = self._reservation.holder.pid
         if isinstance(exc, TimeoutError):
             return errors.UnavailableError(
                 f"{self._name}: its `pyvgpu run` does not answer; if it was stopped, "
@@ -154,7 +154,7 @@ class Supervisor:
             )
         if isinstance(exc, PermissionError):
             return errors.PermissionDeniedError(
-                f"{self._name}: is a run of user {users.name(self._promise.uid)}, which only "
+                f"{self._name}: is a run of user {users.name(self._reservation.uid)}, which only "
                 "that user and root may change"
             )
         return errors.UnavailableError(
@@ -170,14 +170,14 @@ def named(name: str, live: Sequence[LiveReservation]) -> LiveReservation | None:
     is also another user's, if no other run is called that.
     """
     user, _, run = name.rpartition("/")
-    candidates = [promise for promise in live if promise.holder.name == run]
+    candidates = [reservation for reservation in live if reservation.holder.name == run]
     if user:
         candidates = [
-            promise
-            for promise in candidates
-            if user in (users.name(promise.uid), str(promise.uid))
+            reservation
+            for reservation in candidates
+            if user in (users.name(reservation.uid), str(reservation.uid))
         ]
-    own = [promise for promise in candidates if promise.uid == os.geteuid()]
+    own = [reservation for reservation in candidates if reservation.uid == os.geteuid()]
     return (own or candidates)[0] if len(own or candidates) == 1 else None
 
 
@@ -187,7 +187,7 @@ def find(name: str, live: Sequence[LiveReservation], option: str = "RUN") -> Liv
     found = named(name, live)
     if found is not None:
         return found
-    known = ", ".join(sorted(promise.name for promise in live))
+    known = ", ".join(sorted(reservation.name for reservation in live))
     raise errors.UsageError(
         f"{option} {name!r}: no run is called that; "
         + (f"valid: {known}" if known else "none is active (`pyvgpu ps` lists them)")

@@ -1,8 +1,8 @@
-"""The machine's reservations ("promises"): device time and memory of every `pyvgpu run`.
+"""The machine's reservations: device time and memory of every `pyvgpu run`.
 
 A registry is a folder with one folder per run, created and removed under one lock. Reserved
 amounts are read from the quota files, which the shims enforce, so the sums always match the
-enforced limits; ``promise.json`` only identifies the holder. A run that holds more than its
+enforced limits; ``reservation.json`` only identifies the holder. A run that holds more than its
 quota, because the quota was lowered, reserves what it holds until it has freed enough. A
 reservation counts while its supervisor or any of its processes is alive, which the kernel
 determines (pyvgpu.region).
@@ -54,11 +54,11 @@ _LONGEST_SLEEP = 0.1  # seconds; a longer sleep means that this process was stop
 _RUN_ID = re.compile(r"[0-9a-f]{16}")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-_LONGEST = 65536  # bytes of a promise.json
+_LONGEST = 65536  # bytes of a reservation.json
 LONGEST_COMMAND = 4096  # bytes of a command line
 _FILES = (  # of a reservation, in the order of removal
     names.CONTROL_SOCKET,
-    names.PROMISE_FILE,
+    names.RESERVATION_FILE,
     names.TENANT_FILE,
     names.MOVES_FILE,
     names.COMMAND_FILE,
@@ -90,7 +90,7 @@ class Registries:
         self._root_registry = root_registry
         self._shared_registry = shared_registry
 
-    def promise(self, wish: RunRequest, holder: Holder, command: Sequence[str] = ()) -> Made:
+    def reserve(self, wish: RunRequest, holder: Holder, command: Sequence[str] = ()) -> Made:
         """Reserve on the first device with room; UnavailableError lists the other holders.
 
         *command* is the command line, which only the run's user and root can read. A holder
@@ -108,14 +108,14 @@ class Registries:
                 _write_command(registries[0], made, command)
             return made
 
-    def promise_oversubscribed(
+    def reserve_oversubscribed(
         self,
         wish: RunRequest,
         holder: Holder,
         command: Sequence[str],
         wanted: holders.Oversubscription,
     ) -> Made:
-        """Like :meth:`promise`, but within the ratio; without room now, it begins suspended."""
+        """Like :meth:`reserve`, but within the ratio; without room now, it begins suspended."""
         self._make()
         with self._locked() as registries:
             live = self._sweep(registries)
@@ -157,7 +157,7 @@ class Registries:
         """
         changed = dataclasses.replace(made, share=share.change(made.share, wanted))
         with self._locked() as registries:
-            live = {promise.run_id: promise for promise in self._sweep(registries)}
+            live = {reservation.run_id: reservation for reservation in self._sweep(registries)}
             old = live.pop(made.run_id, None)
             registry = next(
                 (registry for registry in registries if registry.path == made.folder.parent), None
@@ -190,7 +190,7 @@ class Registries:
     def readmit(self, made: Made) -> None:
         """Reserve again what a suspended run gave up; UnavailableError lists the other holders."""
         with self._locked() as registries:
-            live = {promise.run_id: promise for promise in self._sweep(registries)}
+            live = {reservation.run_id: reservation for reservation in self._sweep(registries)}
             own = live.pop(made.run_id, None)
             if own is None:
                 raise errors.DataError(f"{made.folder}: the reservation no longer exists")
@@ -295,11 +295,11 @@ class Registries:
 
 
 @contextlib.contextmanager
-def opened(promise: LiveReservation, name: str) -> Iterator[int]:
-    """Open a file of *promise*, which must be owned by its user; OSError, or DataError."""
-    folder = os.open(promise.folder, _FOLDER)
+def opened(reservation: LiveReservation, name: str) -> Iterator[int]:
+    """Open a file of *reservation*, which must be owned by its user; OSError, or DataError."""
+    folder = os.open(reservation.folder, _FOLDER)
     try:
-        with _opened(folder, name, promise.uid, promise.folder) as file:
+        with _opened(folder, name, reservation.uid, reservation.folder) as file:
             yield file
     finally:
         os.close(folder)
@@ -362,7 +362,7 @@ def _enter(registry: _Open, chosen: share.Share, release: str, holder: Holder) -
 
 def _write_holder(folder: int, holder: Holder) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with open(os.open(names.PROMISE_FILE, flags, 0o644, dir_fd=folder), "w") as file:  # noqa: PTH123
+    with open(os.open(names.RESERVATION_FILE, flags, 0o644, dir_fd=folder), "w") as file:  # noqa: PTH123
         json.dump(dataclasses.asdict(holder), file)
         file.flush()
 
@@ -407,7 +407,7 @@ def _rewrite_holder(registry: _Open, run_id: str, holder: Holder) -> None:
     folder = os.open(run_id, _FOLDER, dir_fd=registry.descriptor)
     try:
         flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-        file = os.open(names.PROMISE_FILE, flags, dir_fd=folder)
+        file = os.open(names.RESERVATION_FILE, flags, dir_fd=folder)
     finally:
         os.close(folder)
     try:
@@ -430,8 +430,8 @@ def _read(registry: _Open, run_id: str) -> LiveReservation:
         ):
             limits = region.read_limits(quota_file)
             held = _read_held(quota_file, usage_file, len(limits.devices))
-        with _opened(folder, names.PROMISE_FILE, uid, path) as file:
-            holder = parse_holder(os.read(file, _LONGEST), path / names.PROMISE_FILE)
+        with _opened(folder, names.RESERVATION_FILE, uid, path) as file:
+            holder = parse_holder(os.read(file, _LONGEST), path / names.RESERVATION_FILE)
         record = _read_record(folder, uid, path)
         return LiveReservation(run_id, path, uid, holder, limits, held, record)
     finally:

@@ -117,10 +117,12 @@ def pool_of(uuid: str, memory: int, live: Sequence[LiveReservation]) -> oversubs
     return oversubscription.Pool(memory - reserved, quantity.WHOLE_DEVICE - percent)
 
 
-def is_tenant(promise: LiveReservation) -> bool:
+def is_tenant(reservation: LiveReservation) -> bool:
     """Return whether the policy may move the run: not one that a user has suspended."""
-    record = promise.record
-    return record is not None and not (record.is_manual and promise.limits.suspension.suspended)
+    record = reservation.record
+    return record is not None and not (
+        record.is_manual and reservation.limits.suspension.suspended
+    )
 
 
 def tenants_of(
@@ -130,17 +132,17 @@ def tenants_of(
 ) -> tuple[Tenant, ...]:
     """Return the tenants of a device; without *activities*, by run id, none is idle."""
     return tuple(
-        _tenant(promise, None if activities is None else activities.get(promise.run_id))
-        for promise in live
-        if is_tenant(promise) and promise.limits.devices[0].uuid == uuid
+        _tenant(reservation, None if activities is None else activities.get(reservation.run_id))
+        for reservation in live
+        if is_tenant(reservation) and reservation.limits.devices[0].uuid == uuid
     )
 
 
-def _tenant(promise: LiveReservation, activity: region.Activity | None) -> Tenant:
-    record, limits = promise.record, promise.limits.devices[0]
+def _tenant(reservation: LiveReservation, activity: region.Activity | None) -> Tenant:
+    record, limits = reservation.record, reservation.limits.devices[0]
     assert record is not None  # noqa: S101 - the caller has checked it
-    held = promise.held[0] if promise.held else 0
-    state = State.MOVING if record.moving_since else _state(promise.limits.suspension)
+    held = reservation.held[0] if reservation.held else 0
+    state = State.MOVING if record.moving_since else _state(reservation.limits.suspension)
     wanted, worked = None, math.inf
     if activity is not None:
         worked = math.inf if activity.waits else activity.worked
@@ -152,16 +154,16 @@ def _tenant(promise: LiveReservation, activity: region.Activity | None) -> Tenan
     if record.is_new:
         wanted = record.since
     return Tenant(
-        key=promise.run_id,
+        key=reservation.run_id,
         memory=max(limits.vmemory, min(held, limits.memory_total)),
-        vcore=promise.holder.vcore,
+        vcore=reservation.holder.vcore,
         state=state,
         since=record.moving_since or record.since,
         worked=worked,
         wanted=wanted if state is State.SUSPENDED else None,
         is_new=record.is_new,
         weight=float(limits.vcore),
-        priority=promise.limits.priority,
+        priority=reservation.limits.priority,
         rules=record.rules,
         move_seconds=record.move_seconds,
         refused_until=record.refused_until,

@@ -30,7 +30,7 @@ class Leavings:
     """The files that a run leaves behind."""
 
     registries: reservations.Registries
-    promise: Path
+    reservation: Path
     tree: Path
     tree_lock: int  # descriptor that supervisor and janitor keep open
     cgroup: Path | None = None  # the run's own
@@ -84,13 +84,13 @@ def tidy(leavings: Leavings) -> None:
     A killed supervisor releases the janitor's pipe a moment before its lock.
     """
     with contextlib.suppress(OSError, errors.PyVgpuError):
-        folder = os.open(leavings.promise, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        folder = os.open(leavings.reservation, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
-            _end_suspended(leavings.promise, folder)
+            _end_suspended(leavings.reservation, folder)
             region.wait_until_dead(folder)
         finally:
             os.close(folder)
-        leavings.registries.forget(leavings.promise)
+        leavings.registries.forget(leavings.reservation)
     if leavings.daemon is not None:  # even if another process has removed the reservation
         with contextlib.suppress(OSError, errors.PyVgpuError):
             mps_daemon.end_if_unused(leavings.daemon, leavings.registries)
@@ -102,11 +102,11 @@ def tidy(leavings: Leavings) -> None:
         cgroups.remove(leavings.cgroup)
 
 
-def _end_suspended(promise: Path, folder: int) -> None:
+def _end_suspended(reservation: Path, folder: int) -> None:
     """Once the supervisor is dead, kill the processes of a suspended run: none can resume them."""
     region.wait_until_unsupervised(folder)
     with contextlib.suppress(OSError, errors.PyVgpuError):
-        suspender.kill_suspended(promise)
+        suspender.kill_suspended(reservation)
 
 
 def _detach(*keep: int) -> None:

@@ -167,13 +167,16 @@ class Oversubscriber:
     ) -> oversubscription.Move | None:
         device = own.limits.devices[0]
         activities = {}
-        for promise in live:
-            if promise.record is not None and promise.limits.devices[0].uuid == device.uuid:
+        for reservation in live:
+            if (
+                reservation.record is not None
+                and reservation.limits.devices[0].uuid == device.uuid
+            ):
                 with (
                     contextlib.suppress(errors.PyVgpuError, OSError),
-                    reservations.opened(promise, names.USAGE_FILE) as file,
+                    reservations.opened(reservation, names.USAGE_FILE) as file,
                 ):
-                    activities[promise.run_id] = region.read_activity(file)
+                    activities[reservation.run_id] = region.read_activity(file)
         pool = tenant_record.pool_of(device.uuid, device.memory_total, live)
         tenants = tenant_record.tenants_of(device.uuid, live, activities)
         return oversubscription.decide(pool, tenants, tenant_record.now())

@@ -130,9 +130,9 @@ def make_layer(tree: Path, name: str, source: RunSource, shimmed: Iterable[str])
 def sweep(cache: Path, registries: reservations.Registries) -> None:
     """Remove the trees of runs that are dead, here and on other machines."""
     with contextlib.suppress(FileNotFoundError):
-        # List the trees before the promises: a run that starts in between is not in the list.
+        # List the trees before the reservations: a run that starts in between is not in the list.
         trees = list((cache / RUNS).iterdir())
-        live = {promise.run_id for promise in registries.live()}
+        live = {reservation.run_id for reservation in registries.live()}
         for tree in trees:
             if tree.name not in live and not locks.is_flocked(tree):
                 remove(tree)

@@ -27,11 +27,11 @@ _DMEM = "dmem"
 class RunLimit:
     """The driver's limit for one run, from :meth:`begin` to :meth:`end`."""
 
-    def __init__(self, library: Path, machine: Path | None, promise: Path, uuid: str) -> None:
-        """*library* is the driver's NVML, *promise* the run's folder, *uuid* its device."""
+    def __init__(self, library: Path, machine: Path | None, reservation: Path, uuid: str) -> None:
+        """*library* is the driver's NVML, *reservation* the run's folder, *uuid* its device."""
         self._library = library
         self._machine = machine
-        self._promise = promise
+        self._reservation = reservation
         self._uuid = uuid
         self.cgroup: Path | None = None  # for the program
 
@@ -82,7 +82,7 @@ class RunLimit:
         if parent is None:
             raise memory_limit.NotSetError("no cgroup v2 is mounted for this process")
         _sweep(parent, live)
-        self.cgroup = parent / f"{_PREFIX}{self._promise.name}"
+        self.cgroup = parent / f"{_PREFIX}{self._reservation.name}"
         self.cgroup.mkdir()
         _enable(parent)
         given = memory_limit.put(self._uuid, self.cgroup, vmemory)
@@ -98,7 +98,7 @@ class RunLimit:
     def _note(self, limit: memory_limit.Limit) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
         with contextlib.suppress(OSError):
-            file = os.open(self._promise / names.LIMIT_FILE, flags, 0o644)
+            file = os.open(self._reservation / names.LIMIT_FILE, flags, 0o644)
             try:
                 os.write(file, limit.dump())
             finally:

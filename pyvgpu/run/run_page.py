@@ -73,10 +73,10 @@ class MachinePage:
             "state": "healthy",
             "why": "",
             "used": device.share,
-            "promised": device.promised_vcore / 100,
+            "allocated": device.reserved_vcore / 100,
             "memoryBytes": device.memory_bytes,
             "usedBytes": device.held,
-            "promisedBytes": device.promised_bytes,
+            "allocatedBytes": device.reserved_bytes,
             "lines": self._lines.lines((device.uuid,), _LINES),
             "day": self._days.lines((device.uuid,), _LINES),
             "containers": [self._run(part, device.uuid) for part in device.parts],
@@ -88,10 +88,10 @@ class MachinePage:
             "pod": part.name,
             "container": "",
             "state": self._state(part, uuid).value,
-            "promised": part.promised_vcore / 100,
+            "allocated": part.requested_vcore / 100,
             "limit": part.limits.vcore_limit / 100,
             "used": part.share,
-            "promisedBytes": part.limits.vmemory,
+            "allocatedBytes": part.limits.vmemory,
             "usedBytes": part.held,
             "hostBytes": part.host,
             "waitingSeconds": round(part.waiting),
@@ -108,9 +108,9 @@ class MachinePage:
         most = 1 + max(1, round(states.JUDGED_SECONDS / self._seconds))
         first, *later = self._lines.points((part.run_id, uuid))[-most:]
         if not later:
-            return states.state_of(part.promised_vcore / 100, part.share or 0.0, 0.0, 0)
+            return states.state_of(part.requested_vcore / 100, part.share or 0.0, 0.0, 0)
         used, waited = (sum(point[at] for point in later) / 1000 / len(later) for at in (0, 2))
-        return states.state_of(part.promised_vcore / 100, used, waited, later[-1][3] - first[3])
+        return states.state_of(part.requested_vcore / 100, used, waited, later[-1][3] - first[3])
 
 
 def _problems(devices: Sequence[DeviceView]) -> Iterator[dict[str, str]]:

@@ -206,7 +206,7 @@ def opened(plan: RunPlan) -> Iterator[OpenRun]:
     )
     steward = quota_socket.Control(made.folder, change, suspend_socket.answerer(worker))
     if plan.user is None:
-        limit.begin(made.share.vmemory, {promise.run_id for promise in registries.live()})
+        limit.begin(made.share.vmemory, {reservation.run_id for reservation in registries.live()})
     leavings = janitor.Leavings(
         registries, made.folder, run_tree, lock, limit.cgroup, plan.files, mps.daemon
     )
@@ -272,7 +272,7 @@ def overlays(
 def _reserve(registries: reservations.Registries, plan: RunPlan) -> holders.Made:
     asked = plan.oversubscription
     if asked is None:
-        return registries.promise(plan.wish, plan.holder, plan.command)
+        return registries.reserve(plan.wish, plan.holder, plan.command)
     with checkpoint_calls.Calls(_checkpoint_driver(plan.base)) as calls:
         calls.check_offered()
     whole = tuple(device for device in plan.wish.devices if device.instance is None)
@@ -282,7 +282,7 @@ def _reserve(registries: reservations.Registries, plan: RunPlan) -> holders.Made
             "driver cannot move"
         )
     wish = dataclasses.replace(plan.wish, devices=whole)
-    return registries.promise_oversubscribed(wish, plan.holder, plan.command, asked.wanted)
+    return registries.reserve_oversubscribed(wish, plan.holder, plan.command, asked.wanted)
 
 
 def _audited(base: Base, made: holders.Made) -> run_auditor.Audited:

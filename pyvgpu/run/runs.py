@@ -38,7 +38,7 @@ HISTORY = 120  # past shares of each run and device
 class Run:
     """One sample of an active run."""
 
-    promise: LiveReservation
+    reservation: LiveReservation
     seconds: float  # monotonic time at which its counters were read
     usage: region.Usage | None  # None: its file cannot be read
     compute: tuple[region.Compute, ...]  # by device of the quota
@@ -71,7 +71,7 @@ class RunShare:
     command: str  # its program
     command_line: str  # with its arguments; empty: of another user
     created: float  # seconds since the epoch
-    promised_vcore: int  # 0: no time was requested
+    requested_vcore: int  # 0: no time was requested
     limits: region.DeviceLimits
     priority: quota.Priority
     held: int | None  # bytes; None: the ledger cannot be read
@@ -119,7 +119,7 @@ class RunShare:
     @property
     def reserved_vcore(self) -> int:
         """The percent of the device's time that no other run can reserve."""
-        return 0 if self.suspension.released else self.promised_vcore
+        return 0 if self.suspension.released else self.requested_vcore
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -133,12 +133,12 @@ class DeviceView:
     shown: tuple[RunShare, ...] | None = None  # those to show, in order; None: all
 
     @property
-    def promised_vcore(self) -> int:
+    def reserved_vcore(self) -> int:
         """The reserved percent of its time."""
         return sum(part.reserved_vcore for part in self.parts)
 
     @property
-    def promised_bytes(self) -> int:
+    def reserved_bytes(self) -> int:
         """The reserved bytes, including those that runs hold beyond their quotas."""
         return sum(part.reserved for part in self.parts)
 
@@ -156,8 +156,10 @@ class DeviceView:
 
 def look(registries: Registries) -> tuple[Run, ...]:
     """Sample every active run, in order of their start."""
-    found = (_read(promise) for promise in registries.live())
-    return tuple(sorted(found, key=lambda run: (run.promise.holder.created, run.promise.run_id)))
+    found = (_read(reservation) for reservation in registries.live())
+    return tuple(
+        sorted(found, key=lambda run: (run.reservation.holder.created, run.reservation.run_id))
+    )
 
 
 class RunWatch:
@@ -172,17 +174,17 @@ class RunWatch:
         views: dict[str, list[RunShare]] = {}
         names_of: dict[str, str] = {}
         for run in runs:
-            before = self._before.get(run.promise.run_id)
-            for index, limits in enumerate(run.promise.limits.devices):
-                key = (run.promise.run_id, index)
+            before = self._before.get(run.reservation.run_id)
+            for index, limits in enumerate(run.reservation.limits.devices):
+                key = (run.reservation.run_id, index)
                 past = self._history.setdefault(key, collections.deque(maxlen=HISTORY))
                 share, waited = _difference(before, run, index)
                 if share is not None:
                     past.append(share)
                 part = _part(run, index, share, waited, tuple(past))
                 views.setdefault(limits.uuid, []).append(part)
-                names_of.setdefault(limits.uuid, run.promise.holder.device_name)
-        self._before = {run.promise.run_id: run for run in runs}
+                names_of.setdefault(limits.uuid, run.reservation.holder.device_name)
+        self._before = {run.reservation.run_id: run for run in runs}
         self._history = {k: past for k, past in self._history.items() if k[0] in self._before}
         return tuple(
             DeviceView(uuid, names_of[uuid], parts[0].limits.memory_total, tuple(parts))
@@ -197,7 +199,7 @@ def _difference(before: Run | None, now: Run, index: int) -> tuple[float | None,
         return None, 0.0
     old, new = before.compute[index], now.compute[index]
     # The time of a run that may use the whole device is not counted.
-    if now.promise.limits.devices[index].vcore == quantity.WHOLE_DEVICE and not new.busy_ns:
+    if now.reservation.limits.devices[index].vcore == quantity.WHOLE_DEVICE and not new.busy_ns:
         return None, 0.0
     share = (new.busy_ns - old.busy_ns) / elapsed_ns
     waited = (new.waited_ns - old.waited_ns) / elapsed_ns
@@ -207,23 +209,23 @@ def _difference(before: Run | None, now: Run, index: int) -> tuple[float | None,
 def _part(
     run: Run, index: int, share: float | None, waited: float, history: tuple[float, ...]
 ) -> RunShare:
-    holder, usage = run.promise.holder, run.usage
+    holder, usage = run.reservation.holder, run.usage
     slots: Iterable[region.SlotUsage] = () if usage is None else usage.slots
     extra = () if usage is None else run.extra[index]
-    suspension = run.promise.limits.suspension
+    suspension = run.reservation.limits.suspension
     charged = None if usage is None else usage.charged[index] + sum(extra)
     on_device = not suspension.suspended
     return RunShare(
-        run_id=run.promise.run_id,
+        run_id=run.reservation.run_id,
         name=holder.name,
-        uid=run.promise.uid,
+        uid=run.reservation.uid,
         pid=holder.pid,
         command=holder.command,
         command_line=run.command_line,
         created=holder.created,
-        promised_vcore=holder.vcore,
-        limits=run.promise.limits.devices[index],
-        priority=run.promise.limits.priority,
+        requested_vcore=holder.vcore,
+        limits=run.reservation.limits.devices[index],
+        priority=run.reservation.limits.priority,
         held=charged if on_device else 0,
         refused=0 if usage is None else usage.refused[index],
         processes=tuple(
@@ -242,7 +244,7 @@ def _part(
         driver_limit=run.driver.sizes[index] if index < len(run.driver.sizes) else None,
         driver_why=run.driver.why,
         suspension=suspension,
-        record=run.promise.record,
+        record=run.reservation.record,
         host=0 if on_device else charged or 0,
         busy_seconds=run.compute[index].busy_ns / 1e9 if index < len(run.compute) else 0.0,
         throttled_seconds=run.compute[index].waited_ns / 1e9 if index < len(run.compute) else 0.0,
@@ -252,34 +254,34 @@ def _part(
     )
 
 
-def _read(promise: LiveReservation) -> Run:
-    devices = len(promise.limits.devices)
+def _read(reservation: LiveReservation) -> Run:
+    devices = len(reservation.limits.devices)
     try:
-        with reservations.opened(promise, names.USAGE_FILE) as file:
+        with reservations.opened(reservation, names.USAGE_FILE) as file:
             compute = region.read_compute(file, devices)
             seconds = time.monotonic()
             usage = region.read_settled_usage(file)
-        with reservations.opened(promise, names.QUOTA_FILE) as file:
+        with reservations.opened(reservation, names.QUOTA_FILE) as file:
             extra = region.read_extra(file, devices)
     except (OSError, errors.PyVgpuError):
         seconds, usage, compute, extra = time.monotonic(), None, (), ()
     return Run(
-        promise,
+        reservation,
         seconds,
         usage,
         compute,
         extra,
-        tampered=_read_tampered(promise),
-        driver=_read_driver(promise),
-        command_line=_read_command(promise),
-        moves=_read_moves(promise),
-        waiting=_read_waiting(promise, seconds),
+        tampered=_read_tampered(reservation),
+        driver=_read_driver(reservation),
+        command_line=_read_command(reservation),
+        moves=_read_moves(reservation),
+        waiting=_read_waiting(reservation, seconds),
     )
 
 
-def _read_moves(promise: LiveReservation) -> move_record.MoveRecord | None:
+def _read_moves(reservation: LiveReservation) -> move_record.MoveRecord | None:
     try:
-        with reservations.opened(promise, names.MOVES_FILE) as file:
+        with reservations.opened(reservation, names.MOVES_FILE) as file:
             return move_record.load(os.read(file, move_record.BYTES))
     except FileNotFoundError:
         return move_record.MoveRecord()  # it has not been moved yet
@@ -287,41 +289,41 @@ def _read_moves(promise: LiveReservation) -> move_record.MoveRecord | None:
         return None
 
 
-def _read_waiting(promise: LiveReservation, now: float) -> float:
+def _read_waiting(reservation: LiveReservation, now: float) -> float:
     """Return for how many seconds an oversubscribed run has waited for room to work."""
-    if promise.record is None or not promise.limits.suspension.suspended:
+    if reservation.record is None or not reservation.limits.suspension.suspended:
         return 0.0
     try:
-        with reservations.opened(promise, names.USAGE_FILE) as file:
-            activities = {promise.run_id: region.read_activity(file)}
+        with reservations.opened(reservation, names.USAGE_FILE) as file:
+            activities = {reservation.run_id: region.read_activity(file)}
     except (OSError, errors.PyVgpuError):
         return 0.0
-    uuid = promise.limits.devices[0].uuid
-    wishes = [x.wanted for x in tenant_record.tenants_of(uuid, [promise], activities)]
+    uuid = reservation.limits.devices[0].uuid
+    wishes = [x.wanted for x in tenant_record.tenants_of(uuid, [reservation], activities)]
     return max((max(0.0, now - wish) for wish in wishes if wish is not None), default=0.0)
 
 
-def _read_command(promise: LiveReservation) -> str:
+def _read_command(reservation: LiveReservation) -> str:
     try:
-        with reservations.opened(promise, names.COMMAND_FILE) as file:
+        with reservations.opened(reservation, names.COMMAND_FILE) as file:
             raw = os.read(file, reservations.LONGEST_COMMAND)
             return log.printable(raw.decode("utf-8", "replace"))
     except (OSError, errors.PyVgpuError):  # another user's, or of an older version
         return ""
 
 
-def _read_driver(promise: LiveReservation) -> memory_limit.Limit:
+def _read_driver(reservation: LiveReservation) -> memory_limit.Limit:
     try:
-        with reservations.opened(promise, names.LIMIT_FILE) as file:
+        with reservations.opened(reservation, names.LIMIT_FILE) as file:
             found = memory_limit.load(os.read(file, _LONGEST_LIMIT))
             return dataclasses.replace(found, why=log.printable(found.why))
     except (OSError, errors.PyVgpuError):
         return memory_limit.NONE
 
 
-def _read_tampered(promise: LiveReservation) -> str:
+def _read_tampered(reservation: LiveReservation) -> str:
     try:
-        with reservations.opened(promise, names.TAMPERED_FILE) as file:
+        with reservations.opened(reservation, names.TAMPERED_FILE) as file:
             return log.printable(os.read(file, _LONGEST).decode("utf-8", "replace"))
     except FileNotFoundError:
         return ""

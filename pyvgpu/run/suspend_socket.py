@@ -39,7 +39,9 @@ def answerer(
 
 
 def request(
-    promise: LiveReservation, order: suspend_operation.SuspendOrder, sleep: Callable[[float], None]
+    reservation: LiveReservation,
+    order: suspend_operation.SuspendOrder,
+    sleep: Callable[[float], None],
 ) -> str:
     """Send *order* to the supervisor of a run, and wait for its end: a line for the user.
 
@@ -52,11 +54,11 @@ def request(
         "lock_seconds": order.lock_seconds,
     }
     while True:
-        with quota_socket.Supervisor(promise) as supervisor:
+        with quota_socket.Supervisor(reservation) as supervisor:
             found = supervisor.ask(question)
         if "busy" not in found:
             raise errors.UnavailableError(
-                f"{promise.name}: was started by an older pyvgpu, which cannot suspend it"
+                f"{reservation.name}: was started by an older pyvgpu, which cannot suspend it"
             )
         if not found["busy"]:
             return log.printable(str(found["text"]))
@@ -64,11 +66,11 @@ def request(
         sleep(_PERIOD_SECONDS)
 
 
-def send(promise: LiveReservation, order: suspend_operation.SuspendOrder) -> str:
+def send(reservation: LiveReservation, order: suspend_operation.SuspendOrder) -> str:
     """Like :func:`request`, with the name of the run before the line or the error."""
-    name = promise.name
+    name = reservation.name
     try:
-        return f"{name}: {request(promise, order, time.sleep)}"
+        return f"{name}: {request(reservation, order, time.sleep)}"
     except errors.PyVgpuError as exc:
         text = str(exc)
         raise type(exc)(text if text.startswith(f"{name}: ") else f"{name}: {text}") from exc

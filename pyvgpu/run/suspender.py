@@ -225,13 +225,13 @@ def end_unsupervised(live: Sequence[LiveReservation]) -> None:
 
     Of the caller's runs, for root of all: nothing could ever resume them.
     """
-    for promise in live:
-        if promise.limits.suspension.gated and os.geteuid() in (0, promise.uid):
+    for reservation in live:
+        if reservation.limits.suspension.gated and os.geteuid() in (0, reservation.uid):
             with contextlib.suppress(OSError, errors.PyVgpuError):
-                folder = os.open(promise.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+                folder = os.open(reservation.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
                 try:
                     if not region.is_supervised(folder):
-                        kill_suspended(promise.folder)
+                        kill_suspended(reservation.folder)
                 finally:
                     os.close(folder)
 

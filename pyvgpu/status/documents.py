@@ -13,7 +13,7 @@ import pyvgpu
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-_PROMISED = ("promised", "memoryBytes", "promisedBytes")
+_ALLOCATED = ("allocated", "memoryBytes", "allocatedBytes")
 _USED = ("used", "usedBytes")
 
 
@@ -66,7 +66,7 @@ def totals(devices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "cordoned": sum(device["state"] == "cordoned" for device in devices),
         "containers": sum(len(device["containers"]) for device in devices),
     }
-    for name in (*_PROMISED, *_USED):
+    for name in (*_ALLOCATED, *_USED):
         values = [device[name] for device in devices]
         sums[name] = None if None in values else round(sum(values), 4)
     return sums

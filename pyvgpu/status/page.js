@@ -122,14 +122,14 @@ function fill(node, ratio, at) {
 function chart(kind) {
   const made = drawn("svg", { class: `chart ${kind}`, viewBox: `0 0 ${POINTS - 1} 100`, preserveAspectRatio: "none", role: "img" });
   made.append(drawn("rect", { class: "ground", x: 0, y: 0, width: POINTS - 1, height: 100 }),
-    drawn("path", { class: "area" }), drawn("path", { class: "line" }), drawn("line", { class: "promise", x1: 0, x2: POINTS - 1 }));
+    drawn("path", { class: "area" }), drawn("path", { class: "line" }), drawn("line", { class: "allocation", x1: 0, x2: POINTS - 1 }));
   return made;
 }
 
 /* Draw a line chart of *count* points, the newest value on the right; the full height is *most*.
    Where a value is null, nothing was measured: the line has a gap. */
-function draw(node, values, most, promised, label, count = POINTS) {
-  const [, area, line, promise] = node.children;
+function draw(node, values, most, allocated, label, count = POINTS) {
+  const [, area, line, allocation] = node.children;
   const shown = values.slice(-count);
   const x = (at) => Number(((count - shown.length + at) * (POINTS - 1) / (count - 1)).toFixed(2));
   const runs = [];
@@ -141,10 +141,10 @@ function draw(node, values, most, promised, label, count = POINTS) {
   });
   mark(line, "d", runs.map((run) => `M${run.points.join("L")}`).join(""));
   mark(area, "d", runs.map((run) => `M${run.first},100L${run.points.join("L")}L${run.last},100Z`).join(""));
-  const high = (100 - 100 * part(promised ?? 0, most)).toFixed(1);
-  mark(promise, "visibility", promised ? "visible" : "hidden");
-  mark(promise, "y1", high);
-  mark(promise, "y2", high);
+  const high = (100 - 100 * part(allocated ?? 0, most)).toFixed(1);
+  mark(allocation, "visibility", allocated ? "visible" : "hidden");
+  mark(allocation, "y1", high);
+  mark(allocation, "y2", high);
   mark(node, "aria-label", label);
 }
 
@@ -165,7 +165,7 @@ function tiles(parent, list) {
     (node, tile) => {
       say(node.children[1], tile.value);
       say(node.children[2], tile.more);
-      if (tile.bar) fill(node.children[3].firstChild, tile.used, tile.promised);
+      if (tile.bar) fill(node.children[3].firstChild, tile.used, tile.allocated);
     });
 }
 
@@ -230,13 +230,13 @@ function updateDevice(node, device, seconds) {
   hide(top.children[4], !device.why);
   const [time, memory] = gauges.children;
   const { lines, count: points, text } = past(device, seconds);
-  say(time.children[1], `${percent(device.used)} used, ${percent(device.promised)} allocated`);
-  fill(time.children[2], part(device.used, 1), part(device.promised, 1));
-  draw(time.children[3], lines.used, 1000, 1000 * device.promised, `Time of ${device.label} in the last ${text}: now ${percent(device.used)}`, points);
+  say(time.children[1], `${percent(device.used)} used, ${percent(device.allocated)} allocated`);
+  fill(time.children[2], part(device.used, 1), part(device.allocated, 1));
+  draw(time.children[3], lines.used, 1000, 1000 * device.allocated, `Time of ${device.label} in the last ${text}: now ${percent(device.used)}`, points);
   const all = device.memoryBytes;
-  say(memory.children[1], `${size(device.usedBytes)} used, ${size(device.promisedBytes)} allocated of ${size(all)}`);
-  fill(memory.children[2], part(device.usedBytes, all), part(device.promisedBytes, all));
-  draw(memory.children[3], lines.memoryMiB, all / 2 ** 20, device.promisedBytes / 2 ** 20, `Memory of ${device.label} in the last ${text}: now ${size(device.usedBytes)}`, points);
+  say(memory.children[1], `${size(device.usedBytes)} used, ${size(device.allocatedBytes)} allocated of ${size(all)}`);
+  fill(memory.children[2], part(device.usedBytes, all), part(device.allocatedBytes, all));
+  draw(memory.children[3], lines.memoryMiB, all / 2 ** 20, device.allocatedBytes / 2 ** 20, `Memory of ${device.label} in the last ${text}: now ${size(device.usedBytes)}`, points);
   for (const one of [time, memory]) {
     say(one.children[4].firstChild, `${text} ago`);
     say(one.children[4].lastChild, "now");
@@ -257,12 +257,12 @@ function makeContainer(container) {
 
 function updateContainer(row, container) {
   const [, time, past, memory, state] = row.children;
-  const upTo = container.limit > container.promised ? `, up to ${percent(container.limit)}` : "";
-  say(time.firstChild, `${share(container.used)} of ${percent(container.promised)}${upTo}`);
-  fill(time.lastChild, part(container.used, container.limit), upTo ? part(container.promised, container.limit) : null);
-  draw(past.firstChild, container.lines.used, 1000 * container.limit, upTo ? 1000 * container.promised : null, `Time in the last minutes: now ${share(container.used)}`);
-  say(memory.firstChild, `${size(container.usedBytes)} of ${size(container.promisedBytes)}`);
-  fill(memory.lastChild, part(container.usedBytes, container.promisedBytes), null);
+  const upTo = container.limit > container.allocated ? `, up to ${percent(container.limit)}` : "";
+  say(time.firstChild, `${share(container.used)} of ${percent(container.allocated)}${upTo}`);
+  fill(time.lastChild, part(container.used, container.limit), upTo ? part(container.allocated, container.limit) : null);
+  draw(past.firstChild, container.lines.used, 1000 * container.limit, upTo ? 1000 * container.allocated : null, `Time in the last minutes: now ${share(container.used)}`);
+  say(memory.firstChild, `${size(container.usedBytes)} of ${size(container.allocatedBytes)}`);
+  fill(memory.lastChild, part(container.usedBytes, container.allocatedBytes), null);
   pill(state.firstChild, container.state, KINDS[container.state] ?? "");
   say(state.lastChild, [
     container.hostBytes ? `${size(container.hostBytes)} in host memory` : "",
@@ -285,10 +285,10 @@ function showNode(view, found) {
   tiles(top, [
     { name: "Devices", value: String(sums.devices), more: spare.join(", ") || "all are healthy" },
     { name: `${noun}s`, value: String(sums.containers), more: short ? `${short} need attention` : found.unbound ? `${found.unbound} are starting` : "all get their shares" },
-    { name: "Time", value: percent(part(sums.used, sums.devices)), more: `used, ${percent(part(sums.promised, sums.devices))} allocated`,
-      bar: "time", used: part(sums.used, sums.devices), promised: part(sums.promised, sums.devices) },
-    { name: "Memory", value: size(sums.usedBytes), more: `used, ${size(sums.promisedBytes)} allocated of ${size(sums.memoryBytes)}`,
-      bar: "memory", used: part(sums.usedBytes, sums.memoryBytes), promised: part(sums.promisedBytes, sums.memoryBytes) },
+    { name: "Time", value: percent(part(sums.used, sums.devices)), more: `used, ${percent(part(sums.allocated, sums.devices))} allocated`,
+      bar: "time", used: part(sums.used, sums.devices), allocated: part(sums.allocated, sums.devices) },
+    { name: "Memory", value: size(sums.usedBytes), more: `used, ${size(sums.allocatedBytes)} allocated of ${size(sums.memoryBytes)}`,
+      bar: "memory", used: part(sums.usedBytes, sums.memoryBytes), allocated: part(sums.allocatedBytes, sums.memoryBytes) },
   ]);
   shownProblems(problems, found.problems);
   keep(devices, found.devices, (device) => device.uuid, (device) => makeDevice(device, noun), (node, device) => updateDevice(node, device, found.seconds));
@@ -337,17 +337,17 @@ function showCluster(view, found) {
   const [top, problems, lately, waiting, nodes, events] = view.children;
   const sums = found.totals;
   const spare = [sums.unhealthy && `${sums.unhealthy} unhealthy`, sums.cordoned && `${sums.cordoned} cordoned`].filter(Boolean);
-  const [time, memory] = [part(sums.promised, sums.devices), part(sums.promisedBytes, sums.memoryBytes)];
+  const [time, memory] = [part(sums.allocated, sums.devices), part(sums.allocatedBytes, sums.memoryBytes)];
   tiles(top, [
     { name: "Nodes", value: sums.nodes.toLocaleString("en"), more: sums.trouble ? `${sums.trouble.toLocaleString("en")} with a problem` : "all are healthy" },
     { name: "Devices", value: sums.devices.toLocaleString("en"), more: spare.join(", ") || "all are healthy" },
     { name: "Pods", value: sums.pods.toLocaleString("en"), more: found.waiting.count ? `${found.waiting.count.toLocaleString("en")} wait` : "none waits" },
-    { name: "Time", value: percent(time), more: `allocated of ${count(sums.devices, "device")}`, bar: "time", used: time, promised: null },
-    { name: "Memory", value: percent(memory), more: `${size(sums.promisedBytes)} allocated of ${size(sums.memoryBytes)}`, bar: "memory", used: memory, promised: null },
+    { name: "Time", value: percent(time), more: `allocated of ${count(sums.devices, "device")}`, bar: "time", used: time, allocated: null },
+    { name: "Memory", value: percent(memory), more: `${size(sums.allocatedBytes)} allocated of ${size(sums.memoryBytes)}`, bar: "memory", used: memory, allocated: null },
   ]);
   shownProblems(problems, found.problems);
   Object.entries(PAST).forEach(([kind, name], at) => {
-    const key = ["promised", "memory", "waiting"][at];
+    const key = ["allocated", "memory", "waiting"][at];
     const { lines, count: points, text } = past(found, 5);
     const values = lines[key];
     const now = found.lines[key].at(-1) ?? 0;
@@ -395,15 +395,15 @@ function showNodes(section, found) {
     (row, entry) => {
       const [name, devices, time, memory, state] = row.children;
       say(name.lastChild, `${entry.model ? `${entry.devices.length} × ${entry.model}, ` : ""}${count(entry.pods, "pod")}`);
-      mark(devices.firstChild, "aria-label", entry.devices.map((one) => `${one.label}: ${percent(one.promised)} of time, ${percent(one.memory)} of memory allocated${one.state === "healthy" ? "" : `, ${one.state}`}`).join("; ") || "no device");
+      mark(devices.firstChild, "aria-label", entry.devices.map((one) => `${one.label}: ${percent(one.allocated)} of time, ${percent(one.memory)} of memory allocated${one.state === "healthy" ? "" : `, ${one.state}`}`).join("; ") || "no device");
       keep(devices.firstChild, entry.devices, (one) => one.label,
         () => element("span", {}, element("i"), element("i")),
         (node, one) => {
           mark(node, "class", `mini ${one.state}`);
-          place(node.children[0], "height", part(one.promised, 1));
+          place(node.children[0], "height", part(one.allocated, 1));
           place(node.children[1], "height", part(one.memory, 1));
         });
-      const ratios = [part(entry.promised, entry.devices.length), part(entry.promisedBytes, entry.memoryBytes)];
+      const ratios = [part(entry.allocated, entry.devices.length), part(entry.allocatedBytes, entry.memoryBytes)];
       [time, memory].forEach((one, at) => {
         say(one.firstChild, `${percent(ratios[at])} allocated`);
         fill(one.lastChild, ratios[at], null);

@@ -97,14 +97,14 @@ def test_page_shows_the_numbers_of_the_document(serve, opened):
     for device in document["devices"]:
         card = page.get_by_role("region", name=f"{device['label']} {device['model']}")
         text = card.inner_text()
-        used, promised = percent(device["used"]), percent(device["promised"])
-        assert f"{used} used, {promised} allocated" in text
-        held = f"{size(device['usedBytes'])} used, {size(device['promisedBytes'])} allocated of"
+        used, allocated = percent(device["used"]), percent(device["allocated"])
+        assert f"{used} used, {allocated} allocated" in text
+        held = f"{size(device['usedBytes'])} used, {size(device['allocatedBytes'])} allocated of"
         assert f"{held} {size(device['memoryBytes'])}" in text
         for one in device["containers"]:
             row = card.get_by_role("row").filter(has_text=one["pod"]).inner_text()
-            assert f"{share(one['used'])} of {percent(one['promised'])}" in row
-            assert f"{size(one['usedBytes'])} of {size(one['promisedBytes'])}" in row
+            assert f"{share(one['used'])} of {percent(one['allocated'])}" in row
+            assert f"{size(one['usedBytes'])} of {size(one['allocatedBytes'])}" in row
             assert one["state"] in row
     for event in document["events"]:
         assert event["text"] in page.get_by_role("region", name="Events").inner_text()
@@ -118,7 +118,7 @@ def test_bars_and_lines_are_as_long_as_the_numbers(serve, opened):
     whole = card.locator(".gauges .meter.time").bounding_box()
     assert fill.bounding_box()["width"] == pytest.approx(whole["width"] * device["used"], abs=1)
     at = mark.bounding_box()["x"] - whole["x"]
-    assert at == pytest.approx(whole["width"] * device["promised"], abs=2)
+    assert at == pytest.approx(whole["width"] * device["allocated"], abs=2)
     drawn = card.locator(".gauges .chart.time .line").get_attribute("d")
     heights = [float(word.split(",")[1]) for word in drawn.removeprefix("M").split("L")]
     wanted = [100 - sample / 10 for sample in device["lines"]["used"]]
@@ -156,7 +156,7 @@ def test_cluster_page_shows_node_usage_and_why_pods_wait(serve, opened):
             has=page.get_by_role("link", name=node["name"], exact=True)
         )
         text = row.inner_text()
-        assert f"{percent(node['promised'] / 8)} allocated" in text
+        assert f"{percent(node['allocated'] / 8)} allocated" in text
         assert node["state"] in text
     waits = page.get_by_role("region", name="Pending pods").inner_text()
     for pod in document["waiting"]["rows"]:

@@ -178,13 +178,13 @@ def test_verdicts_report_the_measurements():
             timed(small=50),
             TIME,
             "small had 50.0 % of 30",
-            id="more time than promised",
+            id="more time than its vcore",
         ),
         pytest.param(
             timed(large=66.5),
             TIME,
             "large had 66.5 % of 70",
-            id="less time than promised",
+            id="less time than its vcore",
         ),
         pytest.param(
             timed(large=63, kept=3 * 10**7),
@@ -218,10 +218,10 @@ def test_verdicts_report_the_measurements():
         ),
         pytest.param(
             having(
-                left=("the promise of steady still counts", "7 bytes of the device are in use")
+                left=("the reservation of steady still counts", "7 bytes of the device are in use")
             ),
             NOTHING,
-            "the promise of steady still counts; 7 bytes of the device are in use",
+            "the reservation of steady still counts; 7 bytes of the device are in use",
             id="something left",
         ),
     ],

@@ -275,7 +275,7 @@ def test_metrics_show_a_grant_until_it_ends(node):
     shown = json.loads(node.ask("/status.json")[1])
     (seen,) = shown["devices"][0]["containers"]
     assert (shown["kind"], shown["devices"][0]["uuid"]) == ("node", uuid)
-    assert (seen["pod"], seen["promised"], seen["promisedBytes"]) == ("p", 0.3, 2 << 30)
+    assert (seen["pod"], seen["allocated"], seen["allocatedBytes"]) == ("p", 0.3, 2 << 30)
     kubelet.remove(one)
     node.until(lambda: labels not in node.ask("/metrics")[1])
 

@@ -25,8 +25,8 @@ def container(document, pod):
 def test_devices_show_usage_and_allocation(document):
     first = document["devices"][0]
     assert (first["label"], first["model"]) == ("gpu0", status_node.MODEL)
-    assert first["promised"] == 0.95
-    assert first["promisedBytes"] == 72 * GIB
+    assert first["allocated"] == 0.95
+    assert first["allocatedBytes"] == 72 * GIB
     assert first["memoryBytes"] == 80 * GIB
     assert first["used"] == pytest.approx(sum(tenant["used"] for tenant in first["containers"]))
 
@@ -48,7 +48,7 @@ def test_totals_are_sums_of_the_devices(document):
         1,
         7,
     )
-    assert sums["promised"] == pytest.approx(2.95)
+    assert sums["allocated"] == pytest.approx(2.95)
     assert sums["memoryBytes"] == 320 * GIB
 
 
@@ -75,7 +75,7 @@ def test_suspended_container_shows_its_host_memory(document):
 
 def test_elastic_container_shows_its_limit(document):
     found = container(document, "notebook-ada")
-    assert (found["promised"], found["limit"]) == (0.1, 0.4)
+    assert (found["allocated"], found["limit"]) == (0.1, 0.4)
 
 
 def test_history_is_bounded(document):

@@ -41,8 +41,8 @@ def wish(vmemory=4 * GIB, vcore=10, devices=(DEVICE,)):
     return holders.RunRequest(quota.Quota(vcore, vmemory), devices, "999.1")
 
 
-def promise(registries, name, **wanted):
-    return registries.promise(wish(**wanted), holders.Holder(name, "train", tree="/nowhere"))
+def reserve(registries, name, **wanted):
+    return registries.reserve(wish(**wanted), holders.Holder(name, "train", tree="/nowhere"))
 
 
 def preamble(place, vmemory):
@@ -82,11 +82,11 @@ def as_other_user(action):
         os.waitpid(pid, 0)
 
 
-def test_promise_is_entered_with_quota_usage_and_holder(registries):
-    made = promise(registries, "train-1")
+def test_reservation_is_stored_with_quota_usage_and_holder(registries):
+    made = reserve(registries, "train-1")
     assert sorted(path.name for path in made.folder.iterdir()) == [
-        "promise.json",
         "quota",
+        "reservation.json",
         "usage",
     ]
     assert made.folder.stat().st_mode & 0o777 == 0o755
@@ -99,22 +99,22 @@ def test_promise_is_entered_with_quota_usage_and_holder(registries):
 
 
 def test_registry_is_sticky_and_open_to_all(registries, place):
-    os.close(promise(registries, "one").quota)
+    os.close(reserve(registries, "one").quota)
     (registry,) = place.iterdir()
     assert registry.name == ("root" if os.geteuid() == 0 else "all")
     assert registry.stat().st_mode & 0o7777 == 0o1777
 
 
 def test_reservations_add_up_to_at_most_the_device(registries):
-    made = [promise(registries, f"run-{i}", vmemory=40 * GIB) for i in range(2)]
+    made = [reserve(registries, f"run-{i}", vmemory=40 * GIB) for i in range(2)]
     with pytest.raises(errors.UnavailableError) as caught:
-        promise(registries, "third", vmemory=GIB)
+        reserve(registries, "third", vmemory=GIB)
     message = str(caught.value)
     assert "vmemory 1GiB: device 0 (H100) has 0 bytes of 80GiB free" in message
     assert "run-0 40GiB" in message
     assert "run-1 40GiB" in message
     os.close(made[0].quota)
-    os.close(promise(registries, "third", vmemory=40 * GIB).quota)
+    os.close(reserve(registries, "third", vmemory=40 * GIB).quota)
     os.close(made[1].quota)
 
 
@@ -126,7 +126,7 @@ def write_words(file, field, *words, at=0):
 @pytest.fixture
 def lowered(registries):
     """Return a reservation of 2 GiB and its open usage file, in which slot 0 is alive."""
-    made = promise(registries, "big", vmemory=2 * GIB)
+    made = reserve(registries, "big", vmemory=2 * GIB)
     usage = os.open(made.folder / "usage", os.O_RDWR)
     slot = os.open(made.folder / "usage", os.O_RDWR)
     assert locks.take(slot, ffi.integer_const("USAGE_LOCK_SLOT"))
@@ -138,7 +138,7 @@ def lowered(registries):
 def free_bytes(registries):
     """Return the device's free bytes by the registry."""
     with pytest.raises(errors.UnavailableError) as caught:
-        promise(registries, "other", vmemory=80 * GIB)
+        reserve(registries, "other", vmemory=80 * GIB)
     return int(re.search(r"has (\d+)( bytes|GiB) of 80GiB free", str(caught.value))[1])
 
 
@@ -171,7 +171,7 @@ def test_memory_measured_beyond_all_charges_is_reserved(registries, lowered):
 def test_run_over_its_quota_may_lower_it_and_grow_into_free_memory(registries, lowered):
     made, usage = lowered
     write_words(usage, "charged", 50 * GIB)
-    other = promise(registries, "other", vmemory=30 * GIB)
+    other = reserve(registries, "other", vmemory=30 * GIB)
     write_words(usage, "charged", 60 * GIB)  # as measured: more than the device has
     other = registries.change(other, quota.QuotaChange(vmemory=20 * GIB)).made
     assert registries.change(made, quota.QuotaChange(vcore=20, vmemory=2 * GIB)).held == 60 * GIB
@@ -196,43 +196,43 @@ def test_each_device_of_a_run_reserves_its_held_memory():
 
 
 def test_refusal_names_a_size_that_fits(registries):
-    made = promise(registries, "first", vmemory=70 * GIB)
+    made = reserve(registries, "first", vmemory=70 * GIB)
     with pytest.raises(errors.UnavailableError, match=r"valid would be --vmemory 10GiB$"):
-        promise(registries, "second", vmemory=20 * GIB)
+        reserve(registries, "second", vmemory=20 * GIB)
     os.close(made.quota)
 
 
 def test_vcore_adds_up_to_100(registries):
-    made = promise(registries, "first", vcore=70)
-    os.close(promise(registries, "asks-for-memory-alone", vcore=None).quota)
+    made = reserve(registries, "first", vcore=70)
+    os.close(reserve(registries, "asks-for-memory-alone", vcore=None).quota)
     with pytest.raises(errors.UnavailableError, match="vcore 40: .* has 30 of 100 free.*first 70"):
-        promise(registries, "second", vcore=40)
-    os.close(promise(registries, "second", vcore=30).quota)
+        reserve(registries, "second", vcore=40)
+    os.close(reserve(registries, "second", vcore=30).quota)
     os.close(made.quota)
 
 
 def test_next_device_is_taken_when_the_first_is_full(registries):
-    first = promise(registries, "first", vmemory=80 * GIB, devices=(DEVICE, SECOND))
-    second = promise(registries, "second", vmemory=80 * GIB, devices=(DEVICE, SECOND))
+    first = reserve(registries, "first", vmemory=80 * GIB, devices=(DEVICE, SECOND))
+    second = reserve(registries, "second", vmemory=80 * GIB, devices=(DEVICE, SECOND))
     assert (first.share.device, second.share.device) == (DEVICE, SECOND)
     with pytest.raises(errors.UnavailableError, match="none of the other devices"):
-        promise(registries, "third", vmemory=GIB, devices=(DEVICE, SECOND))
+        reserve(registries, "third", vmemory=GIB, devices=(DEVICE, SECOND))
     os.close(first.quota)
     os.close(second.quota)
 
 
 def test_two_equal_names_are_refused_while_the_first_lives(registries):
-    made = promise(registries, "train")
+    made = reserve(registries, "train")
     with pytest.raises(errors.UsageError, match="--name 'train': another run of user .* has it"):
-        promise(registries, "train")
+        reserve(registries, "train")
     os.close(made.quota)
-    os.close(promise(registries, "train").quota)
+    os.close(reserve(registries, "train").quota)
 
 
 @rights.as_root
 def test_each_user_has_names_of_their_own(registries):
-    made = promise(registries, "train")
-    with as_other_user(lambda: promise(registries, "train").run_id) as theirs:
+    made = reserve(registries, "train")
+    with as_other_user(lambda: reserve(registries, "train").run_id) as theirs:
         found = {entry.name: entry.run_id for entry in registries.live()}
         name = users.name(forked.OTHER_UID)
         assert found == {"train": made.run_id, f"{name}/train": theirs}
@@ -246,7 +246,7 @@ def test_each_user_has_names_of_their_own(registries):
 
 
 def test_a_name_is_also_another_users_if_no_other_run_has_it(registries):
-    (made,) = [promise(registries, "train")]
+    (made,) = [reserve(registries, "train")]
     (own,) = registries.live()
     theirs = [dataclasses.replace(own, uid=own.uid + each) for each in (1, 2)]
     assert quota_socket.named("train", theirs[:1]) is theirs[0]
@@ -257,13 +257,13 @@ def test_a_name_is_also_another_users_if_no_other_run_has_it(registries):
 
 def test_only_the_user_and_root_can_read_the_command_line(registries):
     command = ["python", "jobs/my train.py", "--key", "secret\n"]
-    made = registries.promise(wish(), holders.Holder("", "python", tree="/nowhere"), command)
+    made = registries.reserve(wish(), holders.Holder("", "python", tree="/nowhere"), command)
     file = made.folder / "command"
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.read_text() == "python 'jobs/my train.py' --key 'secret?'"
     (found,) = registries.live()
     assert found.holder.name.startswith("my-train-")
-    assert "secret" not in (made.folder / "promise.json").read_text()
+    assert "secret" not in (made.folder / "reservation.json").read_text()
     os.close(made.quota)
     assert registries.live() == ()
     assert not made.folder.exists()
@@ -271,13 +271,13 @@ def test_only_the_user_and_root_can_read_the_command_line(registries):
 
 def test_a_long_command_line_is_truncated(registries):
     holder = holders.Holder("long", "python", tree="/nowhere")
-    made = registries.promise(wish(), holder, ["python", "x" * 100_000])
+    made = registries.reserve(wish(), holder, ["python", "x" * 100_000])
     assert (made.folder / "command").stat().st_size == reservations.LONGEST_COMMAND
     os.close(made.quota)
 
 
 def test_default_names_are_made_from_the_command(registries):
-    made = [promise(registries, "") for _ in range(3)]
+    made = [reserve(registries, "") for _ in range(3)]
     found = {entry.holder.name for entry in registries.live()}
     assert len(found) == 3
     assert all(name.startswith("train-") for name in found)
@@ -287,18 +287,18 @@ def test_default_names_are_made_from_the_command(registries):
 
 @pytest.mark.parametrize("kind", ["fifo", "folder", "empty"])
 def test_unexpected_entries_in_a_folder_are_ignored(registries, kind):
-    made = promise(registries, "first")
+    made = reserve(registries, "first")
     os.close(made.quota)
     folder = made.folder.parent / ("f" * 16)
     folder.mkdir()
-    for name in ("quota", "usage", "promise.json"):
+    for name in ("quota", "usage", "reservation.json"):
         if kind == "fifo":
             os.mkfifo(folder / name)
         elif kind == "folder":
             (folder / name).mkdir()
         else:
             (folder / name).touch()
-    os.close(promise(registries, "second").quota)
+    os.close(reserve(registries, "second").quota)
 
 
 @pytest.mark.parametrize("name", ["", "-a", "a-", "A", "a_b", "a.b", "a b", "ä", "a" * 64, "a\n"])
@@ -313,20 +313,20 @@ def test_derived_names_are_valid(command):
 
 
 def test_dead_reservation_is_removed_by_the_next_scan(registries):
-    made = promise(registries, "train")
+    made = reserve(registries, "train")
     os.close(made.quota)
     assert registries.live() == ()
     assert not made.folder.exists()
 
 
 def test_reservation_lasts_while_any_process_of_the_run_lives(registries):
-    made = promise(registries, "train", vmemory=80 * GIB)
+    made = reserve(registries, "train", vmemory=80 * GIB)
     usage = os.open(made.folder / "usage", os.O_RDWR)
     assert locks.take(usage, ffi.integer_const("USAGE_LOCK_SLOT") + 5)
     os.close(made.quota)
     assert not registries.forget(made.folder)
     with pytest.raises(errors.UnavailableError):
-        promise(registries, "other", vmemory=GIB)
+        reserve(registries, "other", vmemory=GIB)
     os.close(usage)
     assert registries.forget(made.folder)
     assert not made.folder.exists()
@@ -335,11 +335,11 @@ def test_reservation_lasts_while_any_process_of_the_run_lives(registries):
 def test_reservation_of_a_killed_supervisor_does_not_count(registries, place):
     code = (
         f"{preamble(place, 80 * GIB)}"
-        "registries.promise(wish, holders.Holder('doomed', 'x'))\n"
+        "registries.reserve(wish, holders.Holder('doomed', 'x'))\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=False)
-    os.close(promise(registries, "next", vmemory=80 * GIB).quota)
+    os.close(reserve(registries, "next", vmemory=80 * GIB).quota)
 
 
 @pytest.mark.parametrize("make", ["link", "file", "not sticky"])
@@ -353,7 +353,7 @@ def test_invalid_registry_is_refused(registries, place, make):
     else:
         registry.mkdir(mode=0o755)
     with pytest.raises(errors.DataError, match=r"mode 1777"):
-        promise(registries, "train")
+        reserve(registries, "train")
 
 
 @pytest.mark.parametrize(
@@ -368,9 +368,9 @@ def test_invalid_registry_is_refused(registries, place, make):
     ],
 )
 def test_reservation_without_a_readable_holder_does_not_stop_others(registries, forged):
-    made = promise(registries, "train", vmemory=80 * GIB)
-    (made.folder / "promise.json").write_text(forged)
-    os.close(promise(registries, "next", vmemory=80 * GIB).quota)
+    made = reserve(registries, "train", vmemory=80 * GIB)
+    (made.folder / "reservation.json").write_text(forged)
+    os.close(reserve(registries, "next", vmemory=80 * GIB).quota)
     os.close(made.quota)
 
 
@@ -387,8 +387,8 @@ def test_reservation_without_a_readable_holder_does_not_stop_others(registries, 
     ],
 )
 def test_invalid_holder_is_not_shown(registries, false):
-    made = promise(registries, "train")
-    path = made.folder / "promise.json"
+    made = reserve(registries, "train")
+    path = made.folder / "reservation.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **false}))
     assert registries.live() == ()
     os.close(made.quota)
@@ -400,7 +400,7 @@ def test_full_disk_fails_the_run_and_leaves_nothing(tmp_path):
         f"{preamble(tmp_path, GIB)}"
         "mount_namespace.enter([])\n"
         "mount_namespace._mount('tmpfs', str(place), 'tmpfs', 0, 'size=64k,mode=1777')\n"
-        "try:\n    registries.promise(wish, holders.Holder('train', 'x'))\n"
+        "try:\n    registries.reserve(wish, holders.Holder('train', 'x'))\n"
         "except errors.UnavailableError as exc:\n"
         "    print(exc, list((place / 'root').glob('*')) + list((place / 'all').glob('*')))\n"
     )
@@ -413,14 +413,14 @@ def test_full_disk_fails_the_run_and_leaves_nothing(tmp_path):
 def test_reservations_of_two_users_add_up(registries, place):
     (place / "all").mkdir()
     (place / "all").chmod(0o1777)
-    with as_other_user(lambda: promise(registries, "theirs", vmemory=70 * GIB).folder) as folder:
+    with as_other_user(lambda: reserve(registries, "theirs", vmemory=70 * GIB).folder) as folder:
         assert Path(folder).parent.name == "all"
         with pytest.raises(errors.UnavailableError, match="has 10GiB of 80GiB free.*theirs 70GiB"):
-            promise(registries, "ours", vmemory=20 * GIB)
-        ours = promise(registries, "ours", vmemory=10 * GIB)
+            reserve(registries, "ours", vmemory=20 * GIB)
+        ours = reserve(registries, "ours", vmemory=10 * GIB)
         assert ours.folder.parent.name == "root"
         assert {found.uid for found in registries.live()} == {0, forked.OTHER_UID}
-        with as_other_user(lambda: promise(registries, "more", vmemory=GIB)) as refusal:
+        with as_other_user(lambda: reserve(registries, "more", vmemory=GIB)) as refusal:
             assert "UnavailableError" in refusal
             assert "ours 10GiB" in refusal
         os.close(ours.quota)
@@ -429,9 +429,9 @@ def test_reservations_of_two_users_add_up(registries, place):
 
 @rights.as_root
 def test_ordinary_user_removes_only_own_entries_of_roots_registry(registries):
-    ours = promise(registries, "ours")
+    ours = reserve(registries, "ours")
     os.close(ours.quota)  # dead, and root's
-    with as_other_user(lambda: promise(registries, "theirs").folder) as folder:
+    with as_other_user(lambda: reserve(registries, "theirs").folder) as folder:
         assert Path(folder).parent.name == "root"
         assert ours.folder.exists()
     assert registries.live() == ()
@@ -441,12 +441,12 @@ def test_ordinary_user_removes_only_own_entries_of_roots_registry(registries):
 
 @rights.as_root
 def test_reservation_linked_to_files_of_another_user_is_ignored(registries):
-    ours = promise(registries, "ours", vmemory=40 * GIB)
+    ours = reserve(registries, "ours", vmemory=40 * GIB)
     folder = ours.folder.parent / ("f" * 16)
 
     def forge():
         folder.mkdir()
-        for name in ("quota", "usage", "promise.json"):
+        for name in ("quota", "usage", "reservation.json"):
             (folder / name).symlink_to(ours.folder / name)
         return "forged"
 
@@ -458,7 +458,7 @@ def test_reservation_linked_to_files_of_another_user_is_ignored(registries):
 
 @rights.as_root
 def test_usage_file_of_roots_reservation_may_belong_to_the_user_of_its_processes(registries):
-    ours = promise(registries, "ours", vmemory=40 * GIB)
+    ours = reserve(registries, "ours", vmemory=40 * GIB)
     os.chown(ours.folder / "usage", forked.OTHER_UID, -1)
     assert [found.run_id for found in registries.live()] == [ours.run_id]
     os.close(ours.quota)
@@ -466,7 +466,7 @@ def test_usage_file_of_roots_reservation_may_belong_to_the_user_of_its_processes
 
 @rights.as_root
 def test_reservation_of_another_user_with_files_of_root_is_ignored(registries):
-    ours = promise(registries, "ours", vmemory=40 * GIB)
+    ours = reserve(registries, "ours", vmemory=40 * GIB)
     os.chown(ours.folder, forked.OTHER_UID, -1)
     assert registries.live() == ()
     os.close(ours.quota)
@@ -502,9 +502,9 @@ def test_roots_registry_may_belong_to_the_owner_of_its_parent(registries, place)
 def test_concurrent_runs_never_reserve_too_much(registries, place):
     code = (
         f"{preamble(place, 30 * GIB)}"
-        "try:\n    registries.promise(wish, holders.Holder(f'run-{os.getpid()}', 'x'))\n"
+        "try:\n    registries.reserve(wish, holders.Holder(f'run-{os.getpid()}', 'x'))\n"
         "except errors.UnavailableError:\n    print('refused', flush=True)\n"
-        "else:\n    print('promised', flush=True)\n"
+        "else:\n    print('reserved', flush=True)\n"
         "sys.stdin.read()\n"
     )
     runs = [
@@ -519,11 +519,11 @@ def test_concurrent_runs_never_reserve_too_much(registries, place):
     answers = [run.stdout.readline().strip() for run in runs]
     for run in runs:
         run.communicate()
-    assert sorted(answers) == ["promised"] * 2 + ["refused"] * 4
+    assert sorted(answers) == ["refused"] * 4 + ["reserved"] * 2
 
 
-def test_region_of_a_live_promise_is_readable_by_its_folder(registries):
-    made = promise(registries, "train")
+def test_region_of_a_live_reservation_is_readable_by_its_folder(registries):
+    made = reserve(registries, "train")
     folder = os.open(made.folder, os.O_RDONLY)
     assert region.is_alive(folder)
     os.close(folder)
@@ -532,7 +532,7 @@ def test_region_of_a_live_promise_is_readable_by_its_folder(registries):
 
 def test_time_while_a_run_was_stopped_does_not_count_as_waiting(registries, place):
     """It stops before its second attempt, for longer than its limit; then the lock is free."""
-    os.close(promise(registries, "first").quota)
+    os.close(reserve(registries, "first").quota)
     (registry,) = place.iterdir()
     body = (
         "import fcntl, time\n"

@@ -24,13 +24,13 @@ def registries(tmp_path):
 
 
 @pytest.fixture
-def promise(registries):
+def reserve(registries):
     """Return a function that makes reservations, which end with the test."""
     made = []
 
     def make(name, vcore=30, device=FIRST, **more):
         wish = holders.RunRequest(quota.Quota(vcore, 4 * GIB, **more), (device,), "999.1")
-        made.append(registries.promise(wish, holders.Holder(name, "/usr/bin/train", tree="/no")))
+        made.append(registries.reserve(wish, holders.Holder(name, "/usr/bin/train", tree="/no")))
         return made[-1]
 
     yield make
@@ -54,8 +54,8 @@ def shares(devices):
     return {part.name: part.share for device in devices for part in device.parts}
 
 
-def test_share_is_the_time_used_between_two_samples(registries, promise):
-    first, second = promise("first"), promise("second", 70)
+def test_share_is_the_time_used_between_two_samples(registries, reserve):
+    first, second = reserve("first"), reserve("second", 70)
     used(first, busy_ns=5 * SECOND)
     watch = runs.RunWatch()
     assert shares(watch.see(look(registries, 100.0))) == {"first": None, "second": None}
@@ -68,8 +68,8 @@ def test_share_is_the_time_used_between_two_samples(registries, promise):
     assert shares(watch.see(look(registries, 103.0))) == {"first": 0.0, "second": 0.0}
 
 
-def test_history_is_bounded_and_ends_with_the_run(registries, promise):
-    made = promise("first")
+def test_history_is_bounded_and_ends_with_the_run(registries, reserve):
+    made = reserve("first")
     watch = runs.RunWatch()
     for second in range(runs.HISTORY + 10):
         used(made, busy_ns=second * SECOND // 4)
@@ -79,12 +79,16 @@ def test_history_is_bounded_and_ends_with_the_run(registries, promise):
     assert watch.see(look(registries, 1000.0))[0].parts[0].history == ()
 
 
-def test_share_of_a_run_without_a_time_limit_is_unknown(registries, promise):
-    promise("first", None)
+def test_share_of_a_run_without_a_time_limit_is_unknown(registries, reserve):
+    reserve("first", None)
     watch = runs.RunWatch()
     watch.see(look(registries, 1.0))
     (device,) = watch.see(look(registries, 2.0))
-    assert (device.share, device.parts[0].share, device.parts[0].promised_vcore) == (None, None, 0)
+    assert (device.share, device.parts[0].share, device.parts[0].requested_vcore) == (
+        None,
+        None,
+        0,
+    )
 
 
 @pytest.mark.parametrize(
@@ -94,8 +98,8 @@ def test_share_of_a_run_without_a_time_limit_is_unknown(registries, promise):
         pytest.param(0, 2**64 - 1, 1.0, id="more than there is"),
     ],
 )
-def test_false_counters_still_give_a_valid_share(registries, promise, before, after, share):
-    made = promise("first")
+def test_false_counters_still_give_a_valid_share(registries, reserve, before, after, share):
+    made = reserve("first")
     watch = runs.RunWatch()
     used(made, busy_ns=before)
     watch.see(look(registries, 1.0))
@@ -103,17 +107,17 @@ def test_false_counters_still_give_a_valid_share(registries, promise, before, af
     assert shares(watch.see(look(registries, 2.0))) == {"first": share}
 
 
-def test_devices_list_the_usage_of_their_runs(registries, promise):
-    promise("first"), promise("second", 50), promise("third", 20, OTHER)
+def test_devices_list_the_usage_of_their_runs(registries, reserve):
+    reserve("first"), reserve("second", 50), reserve("third", 20, OTHER)
     h100, t4 = runs.RunWatch().see(look(registries, 1.0))
-    assert (h100.name, h100.promised_vcore, h100.promised_bytes) == ("H100", 80, 8 * GIB)
-    assert (t4.name, t4.promised_vcore, t4.memory_bytes) == ("T4", 20, 80 * GIB)
+    assert (h100.name, h100.reserved_vcore, h100.reserved_bytes) == ("H100", 80, 8 * GIB)
+    assert (t4.name, t4.reserved_vcore, t4.memory_bytes) == ("T4", 20, 80 * GIB)
     assert [part.name for part in h100.parts] == ["first", "second"]
 
 
 @pytest.mark.parametrize("damage", ["cut", "link", "gone", "foreign"])
-def test_a_run_with_an_unreadable_usage_file_is_shown(registries, promise, damage):
-    made = promise("first")
+def test_a_run_with_an_unreadable_usage_file_is_shown(registries, reserve, damage):
+    made = reserve("first")
     (run,) = runs.look(registries)
     path = made.folder / names.USAGE_FILE
     if damage == "cut":
@@ -125,12 +129,12 @@ def test_a_run_with_an_unreadable_usage_file_is_shown(registries, promise, damag
         path.unlink()
     else:
         path.write_bytes(bytes(path.stat().st_size))
-    ((part,),) = [x.parts for x in runs.RunWatch().see([runs._read(run.promise)])]
+    ((part,),) = [x.parts for x in runs.RunWatch().see([runs._read(run.reservation)])]
     assert (part.name, part.held, part.processes, part.share) == ("first", None, (), None)
 
 
-def test_compute_of_a_short_file_is_an_error(registries, promise):
-    made = promise("first")
+def test_compute_of_a_short_file_is_an_error(registries, reserve):
+    made = reserve("first")
     file = os.open(made.folder / names.USAGE_FILE, os.O_RDONLY)
     assert region.read_compute(file, 2) == (region.Compute(0, 0, 0),) * 2
     os.close(file)

@@ -38,7 +38,7 @@ def part(name, created, vcore, vmemory, **more):
         name=name,
         pid=7,
         created=created,
-        promised_vcore=vcore,
+        requested_vcore=vcore,
         limits=dataclasses.replace(LIMITS, vcore=vcore, vcore_limit=vcore, vmemory=vmemory),
         priority=quota.Priority.NORMAL,
         refused=0,
@@ -144,7 +144,7 @@ def test_every_width_has_the_quota_and_the_share(width):
 
 
 def test_the_filter_does_not_change_the_sums_of_a_device():
-    assert top_view.TopView(wanted="eval").arranged((DEVICE,))[0].promised_vcore == 100
+    assert top_view.TopView(wanted="eval").arranged((DEVICE,))[0].reserved_vcore == 100
 
 
 def test_other_users_commands_are_shown_without_arguments():

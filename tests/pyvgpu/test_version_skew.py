@@ -154,7 +154,7 @@ RECORDS = {
     "pyvgpu.io/swapped": (swapped, read_swapped, {"log": {"program", "pull"}}),
     "reservation": (
         reservation,
-        lambda document: holders.parse_holder(json.dumps(document).encode(), Path("promise.json")),
+        lambda text: holders.parse_holder(json.dumps(text).encode(), Path("reservation.json")),
         {},
     ),
     "driver limit": (limit, lambda document: memory_limit.load(json.dumps(document).encode()), {}),

@@ -37,11 +37,11 @@ def probe():
         yield program
 
 
-def promised(name: str) -> list[Path]:
+def reservation_folders(name: str) -> list[Path]:
     """Return the folders of the reservations named *name*."""
     found = []
     for registry in REGISTRIES:
-        for path in registry.glob("*/promise.json"):
+        for path in registry.glob("*/reservation.json"):
             with contextlib.suppress(OSError):
                 if f'"name": "{name}"' in path.read_text():
                     found.append(path.parent)

@@ -15,7 +15,7 @@ from waiting import WHOLE, wait_until
 
 from pyvgpu import cli, shim
 
-from .conftest import promised
+from .conftest import reservation_folders
 
 GIB, MIB = 1 << 30, 1 << 20
 CDI = Path("/var/run/cdi")  # where Podman looks
@@ -107,7 +107,7 @@ def test_a_podman_container_is_held_to_its_quota(runner, podman, name, root):
         assert (entry["vcore"], entry["vmemory_bytes"]) == (30, 2 * GIB)
         assert entry["held_bytes"] > GIB
         assert "podman run" in entry["command_line"]
-        (reservation,) = promised(name)
+        (reservation,) = reservation_folders(name)
         wait_until((reservation / "container" / "clock" / "0").exists)
         changed = subprocess.run(
             [PYVGPU, "set", name, "--vmemory", "3GiB"], env=runner.environment, check=False
@@ -117,7 +117,7 @@ def test_a_podman_container_is_held_to_its_quota(runner, podman, name, root):
         process.stdin.close()
         assert process.wait(WHOLE) == 0
     assert not (CDI / f"{name}.json").exists()
-    assert promised(name) == []
+    assert reservation_folders(name) == []
 
 
 @rights.as_root
@@ -171,7 +171,7 @@ def test_the_container_gets_quota_usage_and_clock_alone(runner, name):
         assert sorted(path.name for path in Path(quota).iterdir()) == ["clock", "quota", "usage"]
         assert "rw" in found["/run/pyvgpu/usage"][1]
         assert Path(found["/run/pyvgpu/usage"][0]).stat().st_mode & 0o777 == 0o644
-    assert promised(name) == []
+    assert reservation_folders(name) == []
 
 
 @pytest.mark.slow
@@ -197,7 +197,7 @@ def test_a_killed_command_leaves_no_specification(runner, name, tmp_path):
         wait_until(file.exists)
         process.kill()
     wait_until(lambda: not file.exists())
-    wait_until(lambda: promised(name) == [])
+    wait_until(lambda: reservation_folders(name) == [])
 
 
 def test_whole_devices_have_no_quota(runner, tmp_path):

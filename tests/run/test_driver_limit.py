@@ -15,7 +15,7 @@ from pyvgpu import shim
 from pyvgpu.machine import cgroups, memory_limit
 from pyvgpu.simulation import machines
 
-from .conftest import promised
+from .conftest import reservation_folders
 
 pytestmark = cgroup_room.needs_cgroups
 
@@ -116,7 +116,7 @@ def test_the_cgroup_is_removed(limited, name):
     for end in ("closed", "killed"):
         with limited.started(*options) as ran:
             assert ran.stdout.readline() == "ready\n"
-            (folder,) = promised(name)
+            (folder,) = reservation_folders(name)
             cgroup = cgroups.of_process() / f"pyvgpu-{folder.name}"
             assert (cgroup / "cgroup.procs").read_text()
             if end == "closed":
@@ -144,7 +144,7 @@ def test_no_cgroup_without_limits_of_the_driver(runner, name):
     with runner.started("--name", name, "python3", "-c", PROGRAM, "libcuda.so.1") as ran:
         assert ran.stdout.readline() == "ready\n"
         assert listed(runner, name) == (None, None)
-        (folder,) = promised(name)
+        (folder,) = reservation_folders(name)
         assert not (folder / "driver-limit").exists()
         assert not (cgroups.of_process() / f"pyvgpu-{folder.name}").exists()
 

@@ -13,7 +13,7 @@ from waiting import PROMPT, wait_until
 
 from pyvgpu import region
 
-from .conftest import promised
+from .conftest import reservation_folders
 
 
 def is_gone(pid):
@@ -32,7 +32,7 @@ def test_exit_code_is_that_of_the_program(runner, name, code):
     ran = runner("--name", name, "--vmemory", "2GiB", "sh", "-c", f"echo out; exit {code}")
     assert ran.returncode == code
     assert ran.stdout == "out\n"
-    assert promised(name) == []
+    assert reservation_folders(name) == []
     assert runner.trees() == []
 
 
@@ -200,12 +200,12 @@ def test_sigkill_of_the_run_ends_the_program_and_cleans_up(runner, name):
         "--name", name, "--vmemory", "2GiB", "sh", "-c", "echo $$; exec sleep 1000"
     ) as run:
         program = int(run.stdout.readline())
-        assert len(promised(name)) == 1
+        assert len(reservation_folders(name)) == 1
         assert len(runner.trees()) == 1
         run.kill()
         run.wait()
         wait_until(lambda: is_gone(program))
-        wait_until(lambda: promised(name) == [])
+        wait_until(lambda: reservation_folders(name) == [])
         wait_until(lambda: runner.trees() == [])
 
 
@@ -214,7 +214,7 @@ def test_next_run_cleans_up_after_sigkill_of_run_and_janitor(runner, name):
         "--name", name, "--vmemory", "80000MiB", "sh", "-c", "echo $$; exec sleep 1000"
     ) as run:
         run.stdout.readline()
-        (folder,) = promised(name)
+        (folder,) = reservation_folders(name)
         children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
         for pid in children:
             if Path(f"/proc/{pid}/comm").read_text().strip() == "pyvgpu-janitor":
@@ -242,13 +242,13 @@ os.kill(os.getpid(), 9)
         run.stdout.close()
         run.wait()
         assert run.returncode == -signal.SIGKILL
-        (folder,) = promised(name)
+        (folder,) = reservation_folders(name)
         with (folder / "usage").open("rb") as usage:
             assert region.is_used(usage.fileno())
         assert runner("--vmemory", "2GiB", "true").returncode == 0  # it cleans up after dead runs
-        assert promised(name) == [folder]
+        assert reservation_folders(name) == [folder]
         run.stdin.close()
-        wait_until(lambda: promised(name) == [])
+        wait_until(lambda: reservation_folders(name) == [])
         wait_until(lambda: runner.trees() == [])
 
 
@@ -258,4 +258,4 @@ def test_run_does_not_wait_for_a_program_left_in_the_background(runner, name):
     )
     assert ran.returncode == 3
     os.kill(int(ran.stdout), signal.SIGKILL)
-    wait_until(lambda: promised(name) == [])
+    wait_until(lambda: reservation_folders(name) == [])

@@ -5,7 +5,7 @@ import json
 import pytest
 import waiting
 
-from .conftest import promised
+from .conftest import reservation_folders
 
 pytestmark = pytest.mark.slow
 
@@ -77,7 +77,7 @@ def test_a_usage_file_is_read_again_after_damage_is_repaired(runner, name):
     options = ("--name", name, "--vmemory", "2GiB")
     with runner.started(*options, "python3", "-c", program) as ran:
         assert ran.stdout.readline() == "damaged\n"
-        (folder,) = promised(name)
+        (folder,) = reservation_folders(name)
         waiting.wait_until(lambda: (folder / "tampered").exists())
         assert "usage: is too short" in runner.listed(name)["tampered"]
         output, _ = ran.communicate("\n", timeout=60)

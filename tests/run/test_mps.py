@@ -23,7 +23,7 @@ from pyvgpu.run import janitor
 from pyvgpu.share import MPS_SERVER_BYTES, Share
 from pyvgpu.simulation import simulator
 
-from .conftest import promised
+from .conftest import reservation_folders
 
 MIB, GIB = 1 << 20, 1 << 30
 OUT_OF_MEMORY, NOT_PERMITTED, RPC_FAILURE = 2, 800, 806
@@ -275,7 +275,7 @@ def test_runs_of_a_device_share_it_by_one_means(runner, name, machine):
     wait_until(lambda: mps_folders(machine) == [])
     other = f"{name}-2"
     with runner.started("--vmemory", HELD, "--name", other, "--", "cat") as process:
-        wait_until(lambda: promised(other))
+        wait_until(lambda: reservation_folders(other))
         done = runner("--sharing", "mps", "--vmemory", HELD, "--", "true")
         assert done.returncode == 69
         assert f"{other} uses device 0 (pyvgpu simulated H100) with sharing quota" in done.stderr
@@ -417,7 +417,7 @@ def test_only_less_memory_can_be_set(runner, name):
         )
 
     with tenant(runner, name, "--vcore", "50"):
-        wait_until(lambda: all((x / "control").exists() for x in promised(name)))
+        wait_until(lambda: all((x / "control").exists() for x in reservation_folders(name)))
         assert "under MPS only --vmemory can change" in set_to("--vcore", "60").stderr
         assert "must be at most 2GiB under MPS" in set_to("--vmemory", "3GiB").stderr
         assert set_to("--vmemory", "1GiB").returncode == 0

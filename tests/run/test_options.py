@@ -10,7 +10,7 @@ from runner import PYVGPU
 from pyvgpu import shim
 from pyvgpu.simulation import simulator
 
-from .conftest import promised
+from .conftest import reservation_folders
 
 
 @pytest.mark.parametrize(
@@ -236,8 +236,8 @@ def test_name_and_command_are_in_the_book(runner, name):
         "--name", name, "--vmemory", "2GiB", "sh", "-c", "echo; read x", "secret"
     ) as run:
         run.stdout.readline()
-        (folder,) = promised(name)
-        text = (folder / "promise.json").read_text()
+        (folder,) = reservation_folders(name)
+        text = (folder / "reservation.json").read_text()
         assert '"command": "sh"' in text
         assert "secret" not in text
         assert f'"pid": {run.pid}' in text

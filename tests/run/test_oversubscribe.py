@@ -9,7 +9,7 @@ from waiting import WHOLE, wait_until
 from pyvgpu.machine import reservations
 from pyvgpu.run import run_metrics, runs
 
-from .conftest import promised
+from .conftest import reservation_folders
 from .test_suspend import HOLDING, done, pyvgpu, refused, tenant
 
 LITTLE = "context(); p = alloc(1 << 24); fill(p); answer(p > 0)"
@@ -38,7 +38,7 @@ def test_an_idle_run_makes_room_and_comes_back_when_it_wants_to_work(runner, nam
             assert first.ask("is_intact(p)") is True
             assert state(runner, name) == "running"
             wait_until(lambda: state(runner, f"{name}-b") == "suspended")
-        wait_until(lambda: promised(f"{name}-b") == [])
+        wait_until(lambda: reservation_folders(f"{name}-b") == [])
 
 
 def test_a_run_that_works_is_not_suspended_for_a_start(runner, name):
@@ -52,7 +52,7 @@ def test_a_run_that_works_is_not_suspended_for_a_start(runner, name):
         assert "no room within 4 s (--wait)" in refused(said)
         assert state(runner, name) == "running"
         assert runner.listed(name)["oversubscription"]["suspensions"] == 0
-        assert promised(f"{name}-b") == []
+        assert reservation_folders(f"{name}-b") == []
 
 
 def shares(name):
@@ -95,13 +95,16 @@ def test_a_signal_ends_the_wait_for_room(runner, name):
         with runner.started(
             "--name", f"{name}-b", *QUICK, "--vmemory", "50GiB", "--", "true"
         ) as waiting:
-            wait_until(lambda: promised(f"{name}-b") and state(runner, f"{name}-b") == "waiting")
+            wait_until(
+                lambda: reservation_folders(f"{name}-b")
+                and state(runner, f"{name}-b") == "waiting"
+            )
             wait_until(lambda: shares(name)["waiting_seconds"] == 0)
             wait_until(lambda: shares(f"{name}-b")["waiting_seconds"] > 0)
             assert shares(f"{name}-b")["moved_to_device_bytes_total"] == 0
             waiting.send_signal(signal.SIGTERM)
             assert waiting.wait(WHOLE) == -signal.SIGTERM
-        assert promised(f"{name}-b") == []
+        assert reservation_folders(f"{name}-b") == []
 
 
 def test_a_run_that_a_user_suspended_is_not_resumed_by_the_policy(runner, name):

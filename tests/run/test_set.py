@@ -21,7 +21,7 @@ from pyvgpu.errors import DataError, UnavailableError, UsageError
 from pyvgpu.machine import quota_socket, reservations, users
 from pyvgpu.simulation import simulator
 
-from .conftest import promised
+from .conftest import reservation_folders
 
 GIB, MIB = 1 << 30, 1 << 20
 
@@ -69,7 +69,7 @@ def tenant(runner, name, *options):
     """Run PROGRAM; yield a function that sends it a line and returns the answer."""
     with runner.started("--name", name, *options, "python3", "-c", PROGRAM) as process:
         assert process.stdout.readline() == "ready\n", process.stderr.read()
-        wait_until(lambda: all((x / "control").exists() for x in promised(name)))
+        wait_until(lambda: all((x / "control").exists() for x in reservation_folders(name)))
 
         def ask(what):
             process.stdin.write(f"{what}\n")
@@ -168,7 +168,7 @@ def test_memory_of_survivors_of_a_killed_supervisor_stays_reserved(runner, name)
         pid, result = map(int, process.stdout.readline().split())
         try:
             assert result == 0
-            wait_until(lambda: all((x / "control").exists() for x in promised(name)))
+            wait_until(lambda: all((x / "control").exists() for x in reservation_folders(name)))
             assert "it holds 50.5GiB" in set_quota(runner, name, "--vmemory", "1GiB").stdout
             process.kill()
             process.wait(30)
@@ -205,11 +205,11 @@ input()
     low = GIB
     with runner.started("--name", name, "--vmemory", "8GiB", "python3", "-c", churn) as process:
         assert process.stdout.readline() == "ready\n", process.stderr.read()
-        wait_until(lambda: all((x / "control").exists() for x in promised(name)))
-        (promise,) = [x for x in reservations.Registries().live() if x.holder.name == name]
+        wait_until(lambda: all((x / "control").exists() for x in reservation_folders(name)))
+        (reservation,) = [x for x in reservations.Registries().live() if x.holder.name == name]
         above = 0
         machine = simulator.open_machine(runner.machine, runner.machines)
-        with quota_socket.Supervisor(promise) as supervisor:
+        with quota_socket.Supervisor(reservation) as supervisor:
             for _ in range(100):
                 said = supervisor.change(quota.QuotaChange(vmemory=low)).held
                 # As the device counts: the ledger also shows requests that are then refused.
@@ -223,12 +223,12 @@ def test_vcore_is_reserved_and_written_for_the_shim(runner, name):
     with tenant(runner, name, "--vmemory", "2GiB"):
         assert limits_of(name)[0] == 0
         assert set_quota(runner, name, "--vcore", "30").returncode == 0
-        promise, limits = limits_of(name)
-        assert (promise, limits.vcore, limits.vcore_limit) == (30, 30, 30)
+        requested, limits = limits_of(name)
+        assert (requested, limits.vcore, limits.vcore_limit) == (30, 30, 30)
         ran = set_quota(runner, name, "--vcore", 20, "--policy", "elastic", "--vcore-limit", 80)
         assert "vcore 20, elastic to 80, vmemory 2GiB" in ran.stdout
-        promise, limits = limits_of(name)
-        assert (promise, limits.vcore, limits.vcore_limit) == (20, 20, 80)
+        requested, limits = limits_of(name)
+        assert (requested, limits.vcore, limits.vcore_limit) == (20, 20, 80)
         assert set_quota(runner, name, "--policy", "hard").returncode == 0
         assert limits_of(name)[1].vcore_limit == 20
         assert limits_of(name)[1].vmemory == 2 * GIB, "what was left out stayed"
@@ -295,27 +295,27 @@ def test_unknown_run_is_refused_with_the_active_runs(runner, name):
 def test_waiting_for_a_stopped_supervisor_times_out(runner, name, monkeypatch):
     monkeypatch.setattr(quota_socket, "ANSWER_SECONDS", 0.3)
     with tenant(runner, name, "--vmemory", "2GiB"):
-        (promise,) = [x for x in reservations.Registries().live() if x.holder.name == name]
-        os.kill(promise.holder.pid, signal.SIGSTOP)
-        threads = Path(f"/proc/{promise.holder.pid}/task")
+        (reservation,) = [x for x in reservations.Registries().live() if x.holder.name == name]
+        os.kill(reservation.holder.pid, signal.SIGSTOP)
+        threads = Path(f"/proc/{reservation.holder.pid}/task")
         while any(") T " not in (each / "stat").read_text() for each in threads.iterdir()):
             time.sleep(0.001)
         try:
             with (
-                quota_socket.Supervisor(promise) as supervisor,
-                pytest.raises(UnavailableError, match=rf"kill -CONT {promise.holder.pid}"),
+                quota_socket.Supervisor(reservation) as supervisor,
+                pytest.raises(UnavailableError, match=rf"kill -CONT {reservation.holder.pid}"),
             ):
                 supervisor.change(quota.QuotaChange(vcore=30))
         finally:
-            os.kill(promise.holder.pid, signal.SIGCONT)
+            os.kill(reservation.holder.pid, signal.SIGCONT)
 
 
 @pytest.mark.slow
 def test_thousand_consecutive_changes_are_answered_and_the_last_one_applies(runner, name):
     with spinning(runner, name, "10") as share_comes_to:
         share_comes_to(1, 20)
-        (promise,) = [x for x in reservations.Registries().live() if x.holder.name == name]
-        with quota_socket.Supervisor(promise) as supervisor:
+        (reservation,) = [x for x in reservations.Registries().live() if x.holder.name == name]
+        with quota_socket.Supervisor(reservation) as supervisor:
             for number in range(1000):
                 vcore = 1 + number % 90
                 assert supervisor.change(quota.QuotaChange(vcore=vcore)).vcore == vcore
@@ -327,15 +327,15 @@ def test_thousand_consecutive_changes_are_answered_and_the_last_one_applies(runn
 @rights.as_root
 def test_another_user_may_not_change_it(runner, name):
     with tenant(runner, name, "--vmemory", "2GiB"):
-        (promise,) = [x for x in reservations.Registries().live() if x.holder.name == name]
+        (reservation,) = [x for x in reservations.Registries().live() if x.holder.name == name]
 
         def change():
-            with quota_socket.Supervisor(promise) as supervisor:
+            with quota_socket.Supervisor(reservation) as supervisor:
                 supervisor.change(quota.QuotaChange(vcore=30))
 
         refused = forked.call(change, uid=forked.OTHER_UID)
         assert "is a run of user root, which only that user and root" in str(refused)
-        (promise.folder / "control").chmod(0o666)
+        (reservation.folder / "control").chmod(0o666)
         refused = forked.call(change, uid=forked.OTHER_UID)
         assert f"user {users.name(forked.OTHER_UID)} may not change a run of user root" in str(
             refused
@@ -345,8 +345,8 @@ def test_another_user_may_not_change_it(runner, name):
 
 def test_malformed_requests_get_an_error_and_the_next_an_answer(runner, name):
     with tenant(runner, name, "--vmemory", "2GiB"):
-        (promise,) = [x for x in reservations.Registries().live() if x.holder.name == name]
-        with quota_socket.Supervisor(promise) as supervisor:
+        (reservation,) = [x for x in reservations.Registries().live() if x.holder.name == name]
+        with quota_socket.Supervisor(reservation) as supervisor:
             for nonsense in (b"\0", b"[]", b'{"vcore": "5"}', b'{"policy": 7}', b"[" * 4000):
                 with pytest.raises(DataError, match=r"not a change of a quota|not a valid packet"):
                     supervisor._asker.exchange(nonsense)

@@ -19,7 +19,7 @@ from pyvgpu import names, region
 from pyvgpu.machine import move_record, process_identity, reservations
 from pyvgpu.simulation import simulator
 
-from .conftest import promised
+from .conftest import reservation_folders
 
 MIB, GIB = 1 << 20, 1 << 30
 PROGRAM = checkpoints.SERVER + checkpoints.TARGET + checkpoints.LOOP
@@ -53,7 +53,7 @@ def tenant(runner, name, *options, source=PROGRAM):
     """Run PROGRAM in a run; yield its Lines, whose process is the supervisor."""
     with runner.started("--name", name, *options, sys.executable, "-c", source) as process:
         made = checkpoints.Lines(process)
-        wait_until(lambda: all((x / "control").exists() for x in promised(name)))
+        wait_until(lambda: all((x / "control").exists() for x in reservation_folders(name)))
         yield made
 
 
@@ -232,7 +232,7 @@ def test_a_program_that_is_killed_while_suspended_leaves_nothing(runner, name, h
     (process,) = runner.listed(name)["processes"]
     os.kill(process["pid"], signal.SIGKILL)
     assert held.process.wait(WHOLE) == -signal.SIGKILL
-    assert promised(name) == []
+    assert reservation_folders(name) == []
     assert judge.used_bytes(machine_of(runner)) == 0
 
 
@@ -251,7 +251,7 @@ def test_processes_of_a_suspended_run_end_with_its_supervisor(runner, name):
         child, began = suspend_with_child(runner, name, made)
         made.process.kill()
         wait_until(lambda: process_identity.began(child) != began)
-        wait_until(lambda: promised(name) == [])
+        wait_until(lambda: reservation_folders(name) == [])
 
 
 @pytest.fixture(name="slow")
@@ -342,7 +342,7 @@ def test_processes_that_cannot_be_restored_are_ended_with_a_message(runner, name
     assert "could not be restored" in said
     assert held.process.wait(WHOLE) == -signal.SIGKILL
     assert "the processes beside it are killed, too" in held.process.stderr.read()
-    assert promised(name) == []
+    assert reservation_folders(name) == []
 
 
 @pytest.mark.slow
@@ -405,7 +405,7 @@ def test_device_time_neither_accrues_nor_is_owed_over_a_suspension(runner, name)
         time.sleep(1)  # the time that must not be charged
         done(pyvgpu(runner, "resume", name))
         assert made.answer() is None
-        with (promised(name)[0] / "usage").open("rb") as usage:
+        with (reservation_folders(name)[0] / "usage").open("rb") as usage:
             (compute,) = region.read_compute(usage.fileno(), 1)
         assert compute.busy_ns < 500_000_000, "the suspension was charged"
 
@@ -432,7 +432,9 @@ def test_nothing_stays_locked_when_supervisor_and_janitor_are_killed(runner, nam
         assert process_identity.began(child) == began, "its end is the next command's work"
         assert runner("--name", f"{name}-b", "--vmemory", "1GiB", "--", "true").returncode == 0
         wait_until(lambda: process_identity.began(child) != began)
-        wait_until(lambda: runner("--vmemory", "1GiB", "--", "true") and promised(name) == [])
+        wait_until(
+            lambda: runner("--vmemory", "1GiB", "--", "true") and reservation_folders(name) == []
+        )
 
 
 CANCELLED = """
@@ -451,7 +453,7 @@ def cancelled_wait():
 
 
 def waiting_threads(name):
-    (folder,) = promised(name)
+    (folder,) = reservation_folders(name)
     file = os.open(folder / "usage", os.O_RDONLY)
     try:
         return [slot.waiting for slot in region.read_slots(file, 1)]

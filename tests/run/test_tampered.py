@@ -8,7 +8,7 @@ from runner import PYVGPU
 
 from pyvgpu import region
 
-from .conftest import promised
+from .conftest import reservation_folders
 
 pytestmark = pytest.mark.slow
 
@@ -50,7 +50,7 @@ def test_a_ledger_changed_by_its_run_is_restored_and_marked(runner, name, change
         ran.stdin.write("\n")
         ran.stdin.flush()
         assert ran.stdout.readline() == "changed\n"
-        (folder,) = promised(name)
+        (folder,) = reservation_folders(name)
         waiting.wait_until(lambda: (folder / "tampered").exists())
         assert runner.listed(name)["tampered"]
         waiting.wait_until(lambda: counted(folder) >= before["held_bytes"])

@@ -15,7 +15,7 @@ from waiting import wait_until
 from pyvgpu import names, shim
 from pyvgpu.machine import mounts
 
-from .conftest import promised
+from .conftest import reservation_folders
 
 MIB = 1 << 20
 WITHIN, BEYOND = 512 * MIB, 4096 * MIB
@@ -166,7 +166,7 @@ def test_background_process_keeps_the_reservation_but_starts_no_other(runner, na
         "while ! grep -q alloc held; do kill -0 $! || exit 1; sleep 0.02; done"
     )
     assert runner("--name", name, "--vmemory", "79000MiB", "sh", "-c", script).returncode == 0
-    assert len(promised(name)) == 1
+    assert len(reservation_folders(name)) == 1
     assert f"{name} 77.1GiB" in runner("--vmemory", "4GiB", "true").stderr
     os.write(ends[1], b"\n")
     wait_until(lambda: "init" in (place / "refused").read_text())
@@ -174,7 +174,7 @@ def test_background_process_keeps_the_reservation_but_starts_no_other(runner, na
     assert "has ended" in (place / "refused").read_text()
     for end in ends:
         os.close(end)
-    wait_until(lambda: promised(name) == [])
+    wait_until(lambda: reservation_folders(name) == [])
     wait_until(lambda: runner.trees() == [])
     assert runner("--vmemory", "79000MiB", "true").returncode == 0
 

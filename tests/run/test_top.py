@@ -134,7 +134,7 @@ def test_top_prints_once_without_a_terminal(runner, name):
     found = entry(document, name)
     assert (found["share"], found["vcore_limit"]) == (0.0, 70)
     (device,) = [x for x in document["devices"] if x["uuid"] == found["device"]]
-    assert (device["promised_vcore"], device["promised_bytes"]) == (20, 2 * GIB)
+    assert (device["reserved_vcore"], device["reserved_bytes"]) == (20, 2 * GIB)
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii"])

@@ -70,8 +70,8 @@ def test_the_page_shows_the_runs(runner, name):
 
         wait_until(lambda: (found := entry()) and (found["usedBytes"] or 0) > GIB)
         found = entry()
-        assert (found["promised"], found["limit"]) == (0.3, 0.3)
-        assert found["promisedBytes"] == 2 * GIB
+        assert (found["allocated"], found["limit"]) == (0.3, 0.3)
+        assert found["allocatedBytes"] == 2 * GIB
         assert found["state"] == "idle"
         used = re.search(
             rf'pyvgpu_run_memory_used_bytes{{.*run="{name}",.*}} (\S+)', metrics(port)

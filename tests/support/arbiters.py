@@ -74,7 +74,7 @@ def run_in(
     wish = holders.RunRequest(
         quota.Quota(vcore, GIB, **more), (device.Device(uuid, 0, "H100", 80 * GIB, GIB // 2),), "9"
     )
-    made = registries.promise(wish, holders.Holder("", "train", tree="/nowhere"))
+    made = registries.reserve(wish, holders.Holder("", "train", tree="/nowhere"))
     run = Run(made, arbiter.Attendant(registries, made.folder, made.quota, nvml))
     try:
         yield run

@@ -192,7 +192,7 @@ def lines() -> dict[str, list[int]]:
     """Return plausible history lines of some minutes."""
     looks = range(history.POINTS)
     return {
-        "promised": [480 + look + round(60 * math.sin(look / 6)) for look in looks],
+        "allocated": [480 + look + round(60 * math.sin(look / 6)) for look in looks],
         "memory": [440 + look // 2 for look in looks],
         "waiting": [max(look // 15, look // 8 - 4) for look in looks],
     }
@@ -203,7 +203,7 @@ def day() -> dict[str, Any]:
     steps = range(history.DAY_POINTS)
     return {
         "seconds": history.STEP_SECONDS,
-        "promised": [400 + round(300 * math.sin(step / 46) ** 2) for step in steps],
+        "allocated": [400 + round(300 * math.sin(step / 46) ** 2) for step in steps],
         "memory": [380 + round(240 * math.sin(step / 46) ** 2) for step in steps],
         "waiting": [max(0, round(9 * math.sin(step / 46)) - 5) for step in steps],
     }

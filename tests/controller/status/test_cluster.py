@@ -45,7 +45,7 @@ def test_an_authorized_user_sees_everything(shown):
     assert (sums["nodes"], sums["devices"], sums["pods"]) == (12, 96, 96)
     assert (sums["trouble"], sums["unhealthy"], sums["cordoned"]) == (3, 1, 1)
     listed = found["nodes"]["rows"]
-    assert sums["promised"] == pytest.approx(sum(row["promised"] for row in listed), abs=0.01)
+    assert sums["allocated"] == pytest.approx(sum(row["allocated"] for row in listed), abs=0.01)
     assert listed[0]["name"] == "gpu-node-1"
     assert listed[-1]["name"] == "gpu-node-12"
 
@@ -194,7 +194,7 @@ def test_the_day_counts_pods_that_wait(empty):
     shown.look()
     day = shown.document({})["day"]
     assert day["waiting"][-1] == 1
-    assert len(day["waiting"]) == len(day["promised"]) == len(day["memory"])
+    assert len(day["waiting"]) == len(day["allocated"]) == len(day["memory"])
 
 
 def test_a_nodes_document_equals_its_agents_own(shown):

@@ -51,22 +51,22 @@ def test_a_node_that_has_published_nothing_is_unknown():
 
 def test_allocations_are_counted_per_device():
     row = node_rows.row_of(info("a", device(), device(1), placed=placed(30)), "")
-    assert [(shown.promised, shown.memory) for shown in row.devices] == [
+    assert [(shown.allocated, shown.memory) for shown in row.devices] == [
         (pytest.approx(0.3), 0.25),
         (0, 0),
     ]
     assert row.pods == 1
     found = row.document()
-    assert (found["promised"], found["promisedBytes"]) == (0.3, 4 * GIB)
+    assert (found["allocated"], found["allocatedBytes"]) == (0.3, 4 * GIB)
     assert found["memoryBytes"] == 32 * GIB
 
 
 def test_without_an_agent_allocations_are_still_listed():
     made = info("a", device(), device(1), placed=placed(30))
     first, second = node_rows.without_agent(made)
-    assert (first["promised"], first["used"], first["usedBytes"]) == (0.3, None, None)
+    assert (first["allocated"], first["used"], first["usedBytes"]) == (0.3, None, None)
     (held,) = first["containers"]
-    assert (held["promised"], held["promisedBytes"], held["used"]) == (0.3, 4 * GIB, None)
+    assert (held["allocated"], held["allocatedBytes"], held["used"]) == (0.3, 4 * GIB, None)
     assert second["containers"] == []
 
 

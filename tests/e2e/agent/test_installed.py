@@ -73,8 +73,8 @@ def test_job_with_two_containers_has_30_and_70_vcore(space, agent, installed):
     large |= {"image": bindings_image.NAME, "command": bindings_image.COMMAND}
     template = rig.pod("p", container("small", 30, 8, "/client; sleep 3"), large)
     space.create("jobs", rig.job("j", template, backoffLimit=0))
-    promised = {"small": "0.3", "large": "0.7"}
-    agent.wait(lambda: promised == installed.figures("pyvgpu_container_vcore_allocated_ratio"))
+    allocated = {"small": "0.3", "large": "0.7"}
+    agent.wait(lambda: allocated == installed.figures("pyvgpu_container_vcore_allocated_ratio"))
     ended = space.until("jobs", "j", has_ended)
     assert rig.condition(ended, "Complete"), space.pods_of("j")
     (pod,) = space.pods_of("j")

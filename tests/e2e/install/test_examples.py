@@ -92,13 +92,13 @@ def test_two_servers_share_one_device_by_their_limits(reader, space):
         assert ask(addresses[name]) == {"model": "StandIn", "answer": 0.5, "memory": size}
     seen = {}
 
-    def are_as_promised():
+    def are_as_documented():
         """Return whether neither exceeds its share and the large one has clearly more."""
         seen.update({key: share["usedVcore"] or 0 for key, share in shares(reader).items()})
         return 0 < seen["small"] <= 40 and 1.5 * seen["small"] < seen["large"] <= 80
 
     with asked(addresses.values()):
-        waiting.wait_until(are_as_promised, found=lambda: seen)
+        waiting.wait_until(are_as_documented, found=lambda: seen)
 
 
 def test_resource_quota_counts_shares_of_devices(reader, space):

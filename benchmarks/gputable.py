@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import host
 
 from pyvgpu import errors
-from pyvgpu.calibration import assumptions, calibration_record, formatting, measured, promises
+from pyvgpu.calibration import assumptions, calibration_record, formatting, guarantees, measured
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,9 +45,9 @@ def text(found: Sequence[KitRecord], picture: str) -> str:
     return "\n".join([*parts, *(_section(device) for device in found)])
 
 
-def drawn(found: Sequence[KitRecord]) -> list[promises.TimeShare]:
+def drawn(found: Sequence[KitRecord]) -> list[guarantees.TimeShare]:
     """Return the shares that the picture shows: those of the last record."""
-    return list(promises.shares(found[0])) if found else []
+    return list(guarantees.shares(found[0])) if found else []
 
 
 def _section(of: KitRecord) -> str:
@@ -61,16 +61,16 @@ def _parts(of: KitRecord) -> Iterator[str]:
         f"{of.fact('facts', 'sandbox')}; GPU kit {of.kit}. The record is `{of.path.name}` in "
         "`benchmarks/results/gpu/`.\n"
     )
-    judged = promises.judge(of)
+    judged = guarantees.judge(of)
     yield _table(
-        ("promise", "it", "tried", "words"),
+        ("guarantee", "verdict", "tried", "words"),
         (
-            (promise.name, promise.verdict, str(len(promise.outcomes)), _words(promise))
-            for promise in judged
-            if promise.source or promise.outcomes
+            (guarantee.name, guarantee.verdict, str(len(guarantee.outcomes)), _words(guarantee))
+            for guarantee in judged
+            if guarantee.source or guarantee.outcomes
         ),
     )
-    broken = [outcome for promise in judged for outcome in promise.broken]
+    broken = [outcome for guarantee in judged for outcome in guarantee.broken]
     if broken:
         yield "Claims that failed:\n"
         yield "".join(f"- {outcome.what}: {outcome.seen}\n" for outcome in broken)
@@ -110,7 +110,7 @@ def _cuda(of: KitRecord) -> str:
     return f"{version // 1000}.{version % 1000 // 10}" if isinstance(version, int) else "unknown"
 
 
-def _words(judged: promises.Judged) -> str:
+def _words(judged: guarantees.Judged) -> str:
     return f'"{judged.words}" ({judged.source})' if judged.words else ""
 
 

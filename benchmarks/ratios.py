@@ -119,9 +119,9 @@ def debt_ns(had: Had, rate: float) -> float:
 
 
 def latency(pair: Pair) -> float:
-    """Return the p99 of requests, of what priorities promise: see LONGER."""
-    promised = LONGER * pair.bare.said["p99_ns"] + pair.slice_ns
-    return float(pair.limited.said["p99_ns"] / promised)
+    """Return the p99 of requests, of what priorities guarantee: see LONGER."""
+    guaranteed = LONGER * pair.bare.said["p99_ns"] + pair.slice_ns
+    return float(pair.limited.said["p99_ns"] / guaranteed)
 
 
 FIGURES: dict[str, Callable[[Pair], float]] = {

@@ -1,7 +1,7 @@
 """Reader for the record of a GPU kit run: one JSON file.
 
 ``{"format": "pyvgpu-gpu-record", "version": 1, "kit": ..., "begun": ..., "simulated": ...,
-"stages": {NAME: {"state", "reason", "seconds", "facts", "figures", "promises", "missing"}}}``
+"stages": {NAME: {"state", "reason", "seconds", "facts", "figures", "guarantees", "missing"}}}``
 
 State is ``done``, ``failed`` (it ended with an error), ``crashed`` (killed by a signal),
 ``timeout`` (killed at its time limit), ``not possible`` (the device is not set up for it) or ``not
@@ -45,7 +45,7 @@ class Figure:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class CheckedPromise:
+class CheckedGuarantee:
     """A condition that must hold, and whether it did."""
 
     stage: str
@@ -63,7 +63,7 @@ class StageRecord:
     reason: str
     facts: Mapping[str, object]
     figures: Mapping[str, Figure]
-    promises: tuple[CheckedPromise, ...]
+    guarantees: tuple[CheckedGuarantee, ...]
     missing: Mapping[str, str]
 
 
@@ -103,9 +103,9 @@ class KitRecord:
         return self.begun[:10]
 
     @property
-    def promises(self) -> tuple[CheckedPromise, ...]:
+    def guarantees(self) -> tuple[CheckedGuarantee, ...]:
         """The conditions of all stages."""
-        return tuple(promise for stage in self.stages.values() for promise in stage.promises)
+        return tuple(guarantee for stage in self.stages.values() for guarantee in stage.guarantees)
 
     @property
     def unfinished(self) -> tuple[StageRecord, ...]:
@@ -170,10 +170,10 @@ def _stage(name: str, entry: Mapping[str, Any]) -> StageRecord:
         {fact["name"]: fact["value"] for fact in entry["facts"]},
         {figure["name"]: _figure(figure) for figure in entry["figures"]},
         tuple(
-            CheckedPromise(
-                name, str(promise["name"]), promise["held"] is True, str(promise["detail"])
+            CheckedGuarantee(
+                name, str(guarantee["name"]), guarantee["held"] is True, str(guarantee["detail"])
             )
-            for promise in entry["promises"]
+            for guarantee in entry["guarantees"]
         ),
         {str(gap["name"]): str(gap["reason"]) for gap in entry["missing"]},
     )

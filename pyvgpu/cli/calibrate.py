@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.calibration import assumptions, calibration_record, formatting, measured, promises
+from pyvgpu.calibration import assumptions, calibration_record, formatting, guarantees, measured
 from pyvgpu.models import MIB
 from pyvgpu.simulation import machines
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 _DESCRIPTION = """\
 Read a record that the GPU kit made on a machine with a GPU (`make gpu-kit` packs the kit). Show
 the assumptions of the simulator and the shim beside the measured values, with what each difference
-means for users, and whether the promises of README.md held there. With --write, describe a
+means for users, and whether the guarantees of README.md held there. With --write, describe a
 simulated machine like that GPU in a file, which every --simulate takes in place of a model.
 
-The exit code is 70 if a promise did not hold, 65 if RECORD is not a record of a GPU, else 0.
+The exit code is 70 if a guarantee did not hold, 65 if RECORD is not a record of a GPU, else 0.
 """
 _EXAMPLES = """\
 examples:
@@ -48,12 +48,12 @@ class RecordResults:
     model: Model
     values: dict[str, Value]
     lines: tuple[assumptions.Line, ...]
-    judged: tuple[promises.Judged, ...]
+    judged: tuple[guarantees.Judged, ...]
     written: Path | None
 
     @property
     def broken(self) -> list[str]:
-        """Names of the promises that did not hold."""
+        """Names of the guarantees that did not hold."""
         return [judged.name for judged in self.judged if judged.broken]
 
 
@@ -103,7 +103,7 @@ def find(path: Path, options: argparse.Namespace) -> RecordResults:
         model,
         values,
         assumptions.compare(assumptions.RowInputs(read, values, model)),
-        promises.judge(read),
+        guarantees.judge(read),
         options.write,
     )
 
@@ -143,7 +143,7 @@ def document(found: RecordResults) -> dict[str, object]:
         "machine": {"model": found.model.key}
         | {key: dataclasses.asdict(value) for key, value in found.values.items()},
         "figures": [dataclasses.asdict(line) for line in found.lines],
-        "promises": [
+        "guarantees": [
             {**dataclasses.asdict(judged), "verdict": judged.verdict} for judged in found.judged
         ],
         "unfinished": {stage.name: stage.reason or stage.state for stage in read.unfinished},
@@ -172,7 +172,7 @@ def _show(found: RecordResults) -> None:
             text.Text(line.consequence, style="yellow" if line.differs else ""),
         )
     out.print(figures)
-    kept = sheet("promise", "verdict", "tried", "in")
+    kept = sheet("guarantee", "verdict", "tried", "in")
     for judged in (
         candidate for candidate in found.judged if candidate.source or candidate.outcomes
     ):
@@ -195,7 +195,9 @@ def _show(found: RecordResults) -> None:
 def _conclusion(found: RecordResults) -> list[str]:
     differing = sum(line.differs for line in found.lines)
     known = sum(line.measured is not None for line in found.lines)
-    held = f"broken promises: {', '.join(found.broken)}" if found.broken else "no broken promise"
+    held = (
+        f"broken guarantees: {', '.join(found.broken)}" if found.broken else "no broken guarantee"
+    )
     said = [f"{differing} of {known} figures are not as assumed; {held}."]
     if found.record.simulated:
         said.insert(0, "The device is simulated: none of this says anything about a GPU.")

@@ -14,7 +14,7 @@ class Kept:
     def __init__(self):
         self.held, self.broken = [], []
 
-    def promise(self, name, held, _detail):
+    def guarantee(self, name, held, _detail):
         (self.held if held else self.broken).append(name.partition(": ")[2])
 
     def figure(self, *_arguments):

@@ -26,7 +26,7 @@ def test_a_quota_holds_on_a_mig_device_and_the_table_is_the_simulators(run_stage
     assert facts["a MIG device, with a quota of 2147483648"]["name"] in (
         "pyvgpu simulated H100 MIG 3g.40gb", "pyvgpu simulated H100 MIG 1g.10gb",
     )  # fmt: skip
-    assert len(entry["promises"]) == 5
+    assert len(entry["guarantees"]) == 5
 
 
 def test_a_gpu_that_is_not_divided_has_profiles_and_no_quota_is_tried(run_stage):

@@ -14,7 +14,7 @@ def run(report):
     home = os.environ["HOME"]
     report.fact("library", f"{home}/lib/libcuda.so.1")
     report.fact("lists", [f"on {socket.gethostname()}", {"deep": "by carla-user"}])
-    report.promise("kept", True, f"File '/home/other/x.py', carla-user@{socket.gethostname()}")
+    report.guarantee("kept", True, f"File '/home/other/x.py', carla-user@{socket.gethostname()}")
     report.missing("torch", "/home/carla-user/.venv: no such file")
     report.figure("found", 7, "bytes")
 """
@@ -38,7 +38,7 @@ def test_names_in_stage_records_are_replaced(kit, simulated, tmp_path):
     stage = record.read(kit.out / "record.json")["stages"]["tells"]
     assert stage["facts"][0] == {"name": "library", "value": "~/lib/libcuda.so.1"}
     assert stage["facts"][1]["value"] == ["on HOST", {"deep": "by USER"}]
-    assert stage["promises"][0]["detail"] == "File '/home/USER/x.py', USER@HOST"
+    assert stage["guarantees"][0]["detail"] == "File '/home/USER/x.py', USER@HOST"
     assert stage["figures"][0]["value"] == 7
 
 

@@ -48,7 +48,7 @@ def test_programs_that_are_built_here_work_under_a_quota(kit, simulated):
         "compiler": stage["facts"][0]["value"],
         **{f"{name}: compiled": "yes" for name in binaries.PROGRAMS},
     }
-    assert [promise["name"] for promise in stage["promises"]] == [
+    assert [guarantee["name"] for guarantee in stage["guarantees"]] == [
         "a program linked here works under a quota",
         "a program linked here is refused twice the quota",
     ]
@@ -63,7 +63,7 @@ def test_programs_that_are_not_in_the_kit_are_named_and_fail_no_stage(kit, simul
     for name in names:
         (missing,) = stages[name]["missing"]
         assert "not in this kit; make gpu-kit puts it there" in missing["reason"]
-        assert stages[name]["promises"] == []
+        assert stages[name]["guarantees"] == []
 
 
 def test_a_compiler_that_fails_is_quoted(tmp_path):

@@ -16,7 +16,7 @@ from pyvgpu.simulation import simulator
 GOOD = """
 def run(report):
     report.figure("found", 7, "bytes")
-    report.promise("kept", True, "")
+    report.guarantee("kept", True, "")
 """
 HANGS = """
 import time
@@ -36,7 +36,7 @@ import subprocess
 def run(report):
     report.fact("left", subprocess.Popen(["sleep", "1000"]).pid)
 """
-BREAKS = "def run(report):\n    report.promise('the quota is held', False, '5 of 4')\n"
+BREAKS = "def run(report):\n    report.guarantee('the quota is held', False, '5 of 4')\n"
 
 
 def stages_of(kit):
@@ -123,7 +123,7 @@ def test_minutes_that_are_over_leave_stages_for_a_second_call(kit, simulated):
     }  # fmt: skip
 
 
-def test_a_promise_that_does_not_hold_is_named_and_fails_the_run(kit, simulated):
+def test_a_guarantee_that_does_not_hold_is_named_and_fails_the_run(kit, simulated):
     options, environment = simulated
     kit.put(breaks=(60, 1, BREAKS))
     done = kit.run(*options, **environment)

@@ -25,7 +25,7 @@ def test_runs_are_suspended_resumed_killed_and_refused(run_stage):
         assert facts[f"{title}: suspend"]["exit code"] == 69
     assert "managed memory" in facts["managed memory: suspend"]["said"]
     assert {"suspend: each GiB", "resume: each GiB"} < set(figures)
-    assert [promise["name"] for promise in entry["promises"]] == [
+    assert [guarantee["name"] for guarantee in entry["guarantees"]] == [
         "256 MiB: memory of a suspended run is free",
         "256 MiB: all bytes are the same after a resume",
         "1024 MiB: memory of a suspended run is free",

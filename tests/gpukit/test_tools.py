@@ -18,7 +18,7 @@ def test_the_real_nvidia_smi_and_nvitop_show_the_quota(kit, simulated):
     done = kit.run("--only", "tools", *options, **environment, PATH=path)
     assert done.returncode == 0, done.stdout
     (stage,) = record.read(kit.out / "record.json")["stages"].values()
-    shown = [entry["name"] for entry in stage["promises"] if entry["name"].endswith("the quota")]
+    shown = [entry["name"] for entry in stage["guarantees"] if entry["name"].endswith("the quota")]
     assert shown == [
         "nvidia-smi: shows the quota",
         "nvidia-smi -q -d MEMORY: shows the quota",

@@ -54,7 +54,7 @@ def test_json_has_the_rows_of_the_table(calibrate):
         figure for figure in found["figures"] if figure["title"].startswith("turn of a process")
     )
     assert (turn["assumed"], turn["measured"], turn["differs"]) == (1_000_000, 2_500_000, True)
-    assert {promise["verdict"] for promise in found["promises"]} == {"not tried"}
+    assert {guarantee["verdict"] for guarantee in found["guarantees"]} == {"not tried"}
     assert found["written"] is None
 
 
@@ -111,11 +111,11 @@ def test_missing_measurements_keep_the_assumption_and_are_reported(calibrate, tm
     assert machines.read(tmp_path / "like.machine").law.queue_depth == law.Law().queue_depth
 
 
-def test_a_broken_promise_is_named_and_sets_the_exit_code(calibrate):
-    done = calibrate(quota=kit_records.stage(promises={"the quota is held": False}))
+def test_a_broken_guarantee_is_named_and_sets_the_exit_code(calibrate):
+    done = calibrate(quota=kit_records.stage(guarantees={"the quota is held": False}))
     assert done.returncode == 70
     assert "did not hold: quota: the quota is held: 5 of 4" in done.stdout
-    assert done.stdout.endswith("broken promises: memory is held.\n")
+    assert done.stdout.endswith("broken guarantees: memory is held.\n")
 
 
 @pytest.mark.parametrize("simulated", ["h100", "like.machine"])

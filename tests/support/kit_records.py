@@ -15,7 +15,7 @@ FIGURES = {
 }
 
 
-def stage(state="done", reason="", facts=(), figures=(), promises=()):
+def stage(state="done", reason="", facts=(), figures=(), guarantees=()):
     """Return a stage; a figure is a value, or a pair of value and spread."""
     return {
         "state": state,
@@ -23,9 +23,9 @@ def stage(state="done", reason="", facts=(), figures=(), promises=()):
         "seconds": 1.0,
         "facts": [{"name": name, "value": value} for name, value in dict(facts).items()],
         "figures": [_figure(name, value) for name, value in dict(figures).items()],
-        "promises": [
+        "guarantees": [
             {"name": name, "held": held, "detail": "5 of 4"}
-            for name, held in dict(promises).items()
+            for name, held in dict(guarantees).items()
         ],
         "missing": [],
     }

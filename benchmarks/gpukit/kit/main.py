@@ -9,9 +9,9 @@
 The device is the first that CUDA has; name another in CUDA_VISIBLE_DEVICES.
 
 DIR gets record.json, log.txt and, while a stage runs, lines.jsonl. Exit codes: 0 all is done, 1 a
-stage failed or a promise did not hold, 64 wrong usage, 65 DIR has a record that cannot be read, 69
-no driver or no device, 73 DIR cannot be written, 75 some stages were not reached (use --resume),
-77 no permission on the device.
+stage failed or a guarantee did not hold, 64 wrong usage, 65 DIR has a record that cannot be read,
+69 no driver or no device, 73 DIR cannot be written, 75 some stages were not reached (use
+--resume), 77 no permission on the device.
 """
 
 import argparse
@@ -286,10 +286,10 @@ def judge(kept, chosen):
     states = {stage.name: kept["stages"][stage.name]["state"] for stage in chosen}
     bad = [name for name, state in states.items() if state not in FINE]
     broken = [
-        f"{name}: {promise['name']}: {promise['detail']}"
+        f"{name}: {guarantee['name']}: {guarantee['detail']}"
         for name in states
-        for promise in kept["stages"][name]["promises"]
-        if not promise["held"]
+        for guarantee in kept["stages"][name]["guarantees"]
+        if not guarantee["held"]
     ]
     for line in broken:
         print(f"did not hold: {line}")

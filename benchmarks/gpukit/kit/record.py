@@ -21,7 +21,7 @@ from pyvgpu.calibration.calibration_record import (
 
 __all__ = ["IMPOSSIBLE", "RecordError", "new", "read", "stage", "write"]
 _PLURALS = {
-    "fact": "facts", "figure": "figures", "promise": "promises", "missing": "missing",
+    "fact": "facts", "figure": "figures", "guarantee": "guarantees", "missing": "missing",
 }  # fmt: skip
 
 

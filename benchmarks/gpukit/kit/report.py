@@ -5,7 +5,7 @@ kind        fields
 ==========  ==========================================================
 fact        name, value: something of the machine that has no unit
 figure      name, value, unit, spread: [least, most] or null
-promise     name, held: whether it was kept, detail: what was seen
+guarantee     name, held: whether it was kept, detail: what was seen
 missing     name, reason: a program or right that is not here
 ==========  ==========================================================
 """
@@ -21,7 +21,7 @@ DEADLINE_VARIABLE = "PYVGPU_KIT_DEADLINE"  # CLOCK_MONOTONIC, seconds, when it i
 KINDS = {
     "fact": {"name", "value"},
     "figure": {"name", "value", "unit", "spread"},
-    "promise": {"name", "held", "detail"},
+    "guarantee": {"name", "held", "detail"},
     "missing": {"name", "reason"},
 }
 
@@ -48,8 +48,8 @@ class Report:
         if values:
             self.figure(name, statistics.median(values), unit, [values[0], values[-1]])
 
-    def promise(self, name, held, detail):
-        self._write("promise", name=name, held=bool(held), detail=str(detail))
+    def guarantee(self, name, held, detail):
+        self._write("guarantee", name=name, held=bool(held), detail=str(detail))
 
     def missing(self, name, reason):
         self._write("missing", name=name, reason=str(reason))

@@ -40,9 +40,9 @@ def works(report, program):
     quota = ("--vmemory", f"{QUOTA_BYTES >> 30}GiB")
     command = [program, "workers", "linked", str(QUOTA_BYTES // 2)]
     seen = shimmed.answer(quota, command, SECONDS)
-    report.promise("a program linked here works under a quota", not isinstance(seen, str), seen)
+    report.guarantee("a program linked here works under a quota", not isinstance(seen, str), seen)
     seen = shimmed.answer(quota, [program, "workers", "linked", str(2 * QUOTA_BYTES)], SECONDS)
-    report.promise(
+    report.guarantee(
         "a program linked here is refused twice the quota",
         isinstance(seen, str) and f": {OUT_OF_MEMORY} (exit code" in seen, seen,
     )  # fmt: skip

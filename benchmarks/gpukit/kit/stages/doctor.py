@@ -17,13 +17,13 @@ def run(report):
     try:
         done = shimmed.run(None, command, SECONDS)
     except subprocess.TimeoutExpired:
-        report.promise("doctor ends", False, f"not done after {SECONDS} s")
+        report.guarantee("doctor ends", False, f"not done after {SECONDS} s")
         return
     report.fact("exit status", done.returncode)
     try:
         checks = json.loads(done.stdout)["checks"]
     except (ValueError, KeyError):
-        report.promise("doctor tells what it found", False, (done.stderr or done.stdout)[-400:])
+        report.guarantee("doctor tells what it found", False, (done.stderr or done.stdout)[-400:])
         return
     for check in checks:
         if check["state"] == "missing":
@@ -31,7 +31,7 @@ def run(report):
         else:
             report.fact(check["check"], f"{check['state']}: {check['found']}")
     for name, held, detail in judge(checks):
-        report.promise(name, held, detail)
+        report.guarantee(name, held, detail)
 
 
 def judge(checks):

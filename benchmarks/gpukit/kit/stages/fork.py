@@ -52,7 +52,7 @@ def run(report):
 
     alone = [killed(used, size, "alone") for _ in range(ROUNDS)]
     report.median("kill -9 until memory is free", [1000 * s for s in alone if s is not None], "ms")
-    report.promise(
+    report.guarantee(
         "memory of a killed process is free within ten seconds", None not in alone,
         f"{alone.count(None)} of {ROUNDS} were not",
     )  # fmt: skip
@@ -131,7 +131,7 @@ def with_child(report, used, size, kind):
                 f"end of the child until memory of {title} is free",
                 1000 * (time.monotonic() - begun), "ms",
             )  # fmt: skip
-        report.promise(
+        report.guarantee(
             f"memory of {title} is free when the child has ended", after is not None,
             f"{after} s after it",
         )  # fmt: skip

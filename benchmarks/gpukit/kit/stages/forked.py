@@ -30,7 +30,7 @@ def workers(report, program, way):
         report.missing(name, f"it does not run without a quota either: {bare}")
         return
     if isinstance(limited, str):
-        report.promise(f"{name}: run under a quota", False, limited)
+        report.guarantee(f"{name}: run under a quota", False, limited)
         return
     report.fact(f"{name}: answer to a forked child", bare["child"])
     for field, title in (
@@ -39,11 +39,11 @@ def workers(report, program, way):
         ("ended", "the other one ends by itself"),
         ("after", "the parent goes on"),
     ):
-        report.promise(
+        report.guarantee(
             f"{name}: {title}", limited[field] == bare[field],
             f"{limited[field]} with a quota, {bare[field]} without",
         )  # fmt: skip
-    report.promise(
+    report.guarantee(
         f"{name}: nothing stays charged", limited["left"] >= 0.99 * limited["before"],
         f"free {limited['before']} before, {limited['left']} at the end",
     )  # fmt: skip
@@ -54,7 +54,7 @@ def successor(report, program, kind, title):
     seen = shimmed.answer(QUOTA, [program, kind, "linked", str(BYTES)], SECONDS)
     name = f"process that was {title}"
     if isinstance(seen, str):
-        report.promise(f"{name}: another follows", False, seen)
+        report.guarantee(f"{name}: another follows", False, seen)
         return
     if seen["taken_ns"] >= 0:
         report.figure(f"{name}: until another has its memory", seen["taken_ns"] / 1e6, "ms")
@@ -62,7 +62,7 @@ def successor(report, program, kind, title):
         report.fact(f"{name}: until another has its memory", "not while the child lives")
         if seen["after_child_ns"] >= 0:
             report.figure(f"{name}: then, without the child", seen["after_child_ns"] / 1e6, "ms")
-    report.promise(
+    report.guarantee(
         f"{name}: another gets its memory",
         seen["taken_ns"] >= 0 or (kind == "orphan" and seen["after_child_ns"] >= 0),
         f"{seen}",

@@ -166,15 +166,15 @@ def with_quota(report, uuid):
     report.fact(f"{name}, without a quota", bare)
     limited = shimmed.answer(("--vmemory", f"{QUOTA >> 30}GiB"), program)
     if isinstance(limited, str):
-        report.promise(f"{name}: works under a quota", False, limited)
+        report.guarantee(f"{name}: works under a quota", False, limited)
         return
     report.fact(f"{name}, with a quota of {QUOTA}", limited)
     for title, kept, detail in judge(bare, limited):
-        report.promise(f"{name}: {title}", kept, detail)
+        report.guarantee(f"{name}: {title}", kept, detail)
 
 
 def judge(bare, limited):
-    """Return (title, held, detail) for each promise about the program with a quota."""
+    """Return (title, held, detail) for each guarantee about the program with a quota."""
     shown = [limited[key] for key in ("cuMemGetInfo", "cuDeviceTotalMem", "NVML")]
     whole = [[one[key] for key in ("name", "processors")] for one in (bare, limited)]
     return [

@@ -36,7 +36,7 @@ def run(report):
         report.missing("MPS", exc)
         return
     left = mps.running()
-    report.promise("the daemon that was started is ended", not left, f"pids {left}")
+    report.guarantee("the daemon that was started is ended", not left, f"pids {left}")
 
 
 def under_daemon(report):

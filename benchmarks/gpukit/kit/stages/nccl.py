@@ -61,8 +61,8 @@ def compare(report, title, library, ranks, settings):
     words = [one["words"] for one in bare if one["words"]]
     if words:
         report.fact(f"{title}: NCCL refuses without a quota", words)
-    for promise, kept, detail in judge(bare, limited, ranks):
-        report.promise(f"{title}: {promise}", kept, detail)
+    for guarantee, kept, detail in judge(bare, limited, ranks):
+        report.guarantee(f"{title}: {guarantee}", kept, detail)
 
 
 def judge(bare, limited, ranks):

@@ -118,7 +118,7 @@ def checkpoint(report, device, seen):
             report, "checkpoint", lambda: steps(report, Checkpoint(driver, process.pid), seen)
         )
         answer, _ = process.communicate("\n", timeout=20)
-        report.promise(
+        report.guarantee(
             "a process is whole after what was done to it",
             answer.strip() == hex(0x0707070707070707), f"read {answer.strip()!r}",
         )  # fmt: skip

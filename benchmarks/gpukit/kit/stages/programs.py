@@ -254,14 +254,14 @@ def compare(report, program):
         return
     name = program.name
     if isinstance(limited, str):
-        report.promise(f"{name}: runs under a quota", False, limited)
+        report.guarantee(f"{name}: runs under a quota", False, limited)
         return
-    report.promise(
+    report.guarantee(
         f"{name}: the same result", limited["result"] == bare["result"],
         f"{limited['result']} with a quota, {bare['result']} without",
     )  # fmt: skip
     held = QUOTA_GIB << 30
     shown = limited["total"] == held if program.shows_all else limited["total"] <= held
-    report.promise(f"{name}: the quota is shown", shown, f"total {limited['total']}")
+    report.guarantee(f"{name}: the quota is shown", shown, f"total {limited['total']}")
     answer = "refused" if limited["refused"] else "given"
-    report.promise(f"{name}: the quota is held", limited["refused"], f"twice of it was {answer}")
+    report.guarantee(f"{name}: the quota is held", limited["refused"], f"twice of it was {answer}")

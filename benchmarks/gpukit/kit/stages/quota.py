@@ -57,13 +57,13 @@ def fill(report, program, family, way, used):
     except (ValueError, subprocess.TimeoutExpired) as exc:
         process.kill()
         process.communicate()
-        report.promise(f"{name}: works under a quota", False, exc)
+        report.guarantee(f"{name}: works under a quota", False, exc)
         return
     if seen is not None and "missing" in seen:
         report.missing(name, f"the driver has no {seen['missing']}")
         return
     if process.returncode or seen is None:
-        report.promise(
+        report.guarantee(
             f"{name}: works under a quota", False, f"exit code {process.returncode}; see log.txt"
         )
         return
@@ -75,7 +75,7 @@ def judge(report, name, seen, held):
     """Report on one filled quota; *held*: bytes by which NVML's figure of the device grew."""
     report.figure(f"{name}: taken", seen["held"], "bytes")
     report.figure(f"{name}: taken of the device, by NVML", held, "bytes")
-    promises = (
+    guarantees = (
         ("the quota is shown as the device", (seen["total"], seen["device"]) == (QUOTA, QUOTA),
          f"total {seen['total']} and {seen['device']}, quota {QUOTA}"),
         ("a request of all that is free is served", seen["at"] == 0, f"result {seen['at']}"),
@@ -94,5 +94,5 @@ def judge(report, name, seen, held):
         ("everything is free at the end", seen["left"] >= 0.99 * seen["free"],
          f"free {seen['left']} of {seen['free']}"),
     )  # fmt: skip
-    for title, kept, detail in promises:
-        report.promise(f"{name}: {title}", kept, detail)
+    for title, kept, detail in guarantees:
+        report.guarantee(f"{name}: {title}", kept, detail)

@@ -69,11 +69,11 @@ def compare(report, title, command):
         report.missing(title, f"it does not run without a quota either: {bare}")
         return
     if isinstance(limited, str):
-        report.promise(f"{title}: runs under a quota", False, limited)
+        report.guarantee(f"{title}: runs under a quota", False, limited)
         return
     report.fact(f"{title}: version", limited["version"])
-    for promise, kept, detail in judge(limited):
-        report.promise(f"{title}: {promise}", kept, detail)
+    for guarantee, kept, detail in judge(limited):
+        report.guarantee(f"{title}: {guarantee}", kept, detail)
 
 
 def judge(limited):

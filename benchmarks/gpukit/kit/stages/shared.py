@@ -33,15 +33,15 @@ def compare(report, name, command):
         report.missing(name, f"the driver does not open it without a quota either: {bare['open']}")
         return
     if isinstance(limited, str):
-        report.promise(f"{name}: works under a quota", False, limited)
+        report.guarantee(f"{name}: works under a quota", False, limited)
         return
     for title, kept, detail in judge(bare, limited):
-        report.promise(f"{name}: {title}", kept, detail)
+        report.guarantee(f"{name}: {title}", kept, detail)
     report.figure(f"{name}: from the last close until it is free", limited["free_ns"] / 1e6, "ms")
 
 
 def judge(bare, limited):
-    """Return (title, held, detail) for each promise about *limited*, given the *bare* run."""
+    """Return (title, held, detail) for each guarantee about *limited*, given the *bare* run."""
     if limited["open"] != 0:
         return [("it can be opened", False, f"result {limited['open']}")]
     exported = limited["before"] - limited["exported"]

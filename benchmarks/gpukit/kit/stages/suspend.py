@@ -150,7 +150,7 @@ def moved(report, driver, seen, size):
             for command in times:
                 code, said, seconds = ask(command, one.name)
                 if code != 0:
-                    report.promise(f"{title}: {command} works", False, said)
+                    report.guarantee(f"{title}: {command} works", False, said)
                     return None
                 if command == "suspend" and not times[command]:
                     while_suspended(report, title, seen, used - size, own)
@@ -160,7 +160,7 @@ def moved(report, driver, seen, size):
                     report.fact(name, state)
                 times[command].append(seconds)
         same = go_on(one)
-        report.promise(f"{title}: all bytes are the same after a resume", same is True, same)
+        report.guarantee(f"{title}: all bytes are the same after a resume", same is True, same)
     for command, seconds in times.items():
         report.median(f"{title}: {command}", seconds, "s")
     return {command: min(seconds) for command, seconds in times.items()}
@@ -169,7 +169,7 @@ def moved(report, driver, seen, size):
 def while_suspended(report, title, seen, most, own):
     """Report what NVML shows of a suspended run; *own* are its processes, as NVML listed them."""
     free = cuda.until(lambda: seen.used() <= most, SETTLE_SECONDS) is not None
-    report.promise(f"{title}: memory of a suspended run is free", free, f"{seen.used()} in use")
+    report.guarantee(f"{title}: memory of a suspended run is free", free, f"{seen.used()} in use")
     if own:
         listed = "listed" if own & seen.processes().keys() else "not listed"
         report.fact(f"{title}, while suspended: the process in NVML", listed)
@@ -183,10 +183,10 @@ def killed(report):
         code, said, _ = ask("suspend", one.name)
     begun = time.monotonic()  # its supervisor is dead now
     if code != 0:
-        report.promise("a small run: suspend works", False, said)
+        report.guarantee("a small run: suspend works", False, said)
         return
     gone = cuda.until(lambda: not is_alive(one.pid), END_SECONDS) is not None
-    report.promise(
+    report.guarantee(
         "of a suspended run that is killed, no process is left", gone,
         f"pid {one.pid} after {time.monotonic() - begun:.1f} s",
     )  # fmt: skip
@@ -210,6 +210,8 @@ def refused(report, kind, title):
                 code, said, _ = ask("resume", one.name)
                 report.fact(f"{title}: resume", {"exit code": code, "said": said})
             same = go_on(one)
-            report.promise(f"{title}: its program goes on with the same bytes", same is True, same)
+            report.guarantee(
+                f"{title}: its program goes on with the same bytes", same is True, same
+            )
     except shimmed.EndedError as exc:
         report.missing(title, exc)

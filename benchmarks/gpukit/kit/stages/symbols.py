@@ -51,7 +51,7 @@ def run(report):
     report.figure("answers of cuGetProcAddress", answered, f"of {asked}")
     report.figure("pointers that dlsym does not name", len(hidden), "pointers")
     report.fact("hidden", sorted(hidden)[:200])
-    report.promise(
+    report.guarantee(
         "every function is reached by its exported name",
         not hidden,
         f"{len(hidden)} pointers are not exported, such as {sorted(hidden)[:3]}",

@@ -1,7 +1,7 @@
 """Time shares beside other tenants.
 
-On the simulator they are shown and not promised: its clock is the computer's, on which tenants and
-driver compute as well. There `make test-share` judges them, by a clock of its own.
+On the simulator they are shown and not guaranteed: its clock is the computer's, on which tenants
+and driver compute as well. There `make test-share` judges them, by a clock of its own.
 """
 
 from kit import binaries, cuda, together
@@ -38,7 +38,7 @@ def run(report):
         for tenant, had in zip(scene, shares, strict=True):
             report.figure(f"{name}: {tenant.title}", had, "%")
             if tenant.vcore is not None and not cuda.simulated():
-                report.promise(
+                report.guarantee(
                     f"{name}: {tenant.title}: not over its share",
                     had <= tenant.vcore + POINTS,
                     f"{had:.1f} of {tenant.vcore}",

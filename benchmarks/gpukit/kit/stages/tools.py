@@ -94,8 +94,8 @@ def compare(report, use, command):
     report.fact(f"{use.title}: exit status without a quota", bare_code)
     if bare_code != 0:
         report.fact(f"{use.title}: says without a quota", bare[-KEPT_CHARACTERS:])
-    for promise, kept, detail in judge(use, (bare_code, bare), (code, limited)):
-        report.promise(f"{use.title}: {promise}", kept, detail)
+    for guarantee, kept, detail in judge(use, (bare_code, bare), (code, limited)):
+        report.guarantee(f"{use.title}: {guarantee}", kept, detail)
 
 
 def judge(use, without, with_quota):

@@ -12,7 +12,7 @@ from kit import report as reports
 SECONDS = 90
 MEASURED_SECONDS = 4
 SETTLING_SECONDS = 2  # in which what was saved of a share while the program began is spent
-POINTS = 5  # by which a share may be off before the promise is broken
+POINTS = 5  # by which a share may be off before the guarantee is broken
 WAYS = {
     "without the shim": None,
     "with memory limited": ("--vmemory", "8GiB"),
@@ -120,7 +120,7 @@ def run(report):
             report.missing("PyTorch", f"it does not run without a quota either: {seen}")
             return
         if isinstance(seen, str):
-            report.promise(f"{way}: runs", False, seen)
+            report.guarantee(f"{way}: runs", False, seen)
             continue
         found[way] = seen
         report.figure(f"{way}: training", seen["steps"], "steps/s")
@@ -129,25 +129,25 @@ def run(report):
             percent = 100 * seen["each"] * seen["steps"]
             report.figure("training alone keeps the device busy for", percent, "%")
     for title, held, detail in judge(found):
-        report.promise(title, held, detail)
+        report.guarantee(title, held, detail)
 
 
 def judge(found):
     """Return (title, held, detail), given what each way of WAYS printed."""
     bare = found["without the shim"]
     whole = min(1.0, bare["each"] * bare["steps"]) if bare["each"] else 1.0
-    promises = []
+    guarantees = []
     for way, seen in found.items():
-        promises.append(
+        guarantees.append(
             (f"{way}: the model learns", seen["last"] < seen["first"],
              f"loss {seen['first']:.3f}, then {seen['last']:.3f}"),
         )  # fmt: skip
         if way in SHARES:
             had = 100 * whole * seen["steps"] / bare["steps"]
-            promises += [
+            guarantees += [
                 (f"{way}: training is not over its share", had <= SHARES[way] + POINTS,
                  f"{had:.1f} percent of the device's time"),
                 (f"{way}: training has its share", had >= SHARES[way] - POINTS,
                  f"{had:.1f} percent of the device's time"),
             ]  # fmt: skip
-    return promises
+    return guarantees

@@ -100,13 +100,13 @@ def compare(report, name, source):
         report.missing(name, f"it does not run without a quota either: {bare}")
         return
     if isinstance(limited, str):
-        report.promise(f"{name}: runs under a quota", False, limited)
+        report.guarantee(f"{name}: runs under a quota", False, limited)
         return
-    report.promise(
+    report.guarantee(
         f"{name}: the same, one killed", limited["result"] == bare["result"],
         f"{limited['result']} with a quota, {bare['result']} without",
     )  # fmt: skip
-    report.promise(f"{name}: nothing more is charged", limited["kept"], f"{limited}")
-    report.promise(
+    report.guarantee(f"{name}: nothing more is charged", limited["kept"], f"{limited}")
+    report.guarantee(
         f"{name}: the quota is shown", limited["total"] == QUOTA_BYTES, f"total {limited['total']}"
     )

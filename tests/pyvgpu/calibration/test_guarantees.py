@@ -1,4 +1,4 @@
-"""Verdicts of a record about each promise, and the quotation of promises from the documents."""
+"""Verdicts of a record about each guarantee, and the quotation of the documents."""
 
 from pathlib import Path
 
@@ -6,18 +6,18 @@ import figures
 import kit_records
 import pytest
 
-from pyvgpu.calibration import calibration_record, promises
+from pyvgpu.calibration import calibration_record, guarantees
 
 ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
 def judged(tmp_path):
-    """Return a function that judges a record with these stages, by the promises' names."""
+    """Return a function that judges a record with these stages, by the guarantees' names."""
 
     def judge(**stages):
         found = calibration_record.load(kit_records.write(tmp_path / "record.json", **stages))
-        return {promise.name: promise for promise in promises.judge(found)}
+        return {guarantee.name: guarantee for guarantee in guarantees.judge(found)}
 
     return judge
 
@@ -26,15 +26,15 @@ def verdicts(found):
     return {name: judged.verdict for name, judged in found.items() if judged.outcomes}
 
 
-@pytest.mark.parametrize("check", promises.CHECKS[:-1], ids=lambda check: check.name)
-def test_promises_quote_their_documents(check):
+@pytest.mark.parametrize("check", guarantees.CHECKS[:-1], ids=lambda check: check.name)
+def test_guarantees_quote_their_documents(check):
     assert check.words
     assert check.words in " ".join((ROOT / check.source).read_text().split())
 
 
 def test_overhead_is_held_against_the_goals_of_the_benchmark():
     goals = {figure.title: figure.goal for figure in figures.FIGURES}
-    assert [goal for *_, goal in promises.OVERHEAD] == [
+    assert [goal for *_, goal in guarantees.OVERHEAD] == [
         goals["a launch with a share of time"],
         goals["alloc + free of 4 KiB"],
         goals["alloc + free on a stream"],
@@ -83,18 +83,18 @@ def test_overhead_is_held_against_the_goals_of_the_benchmark():
         ("50 percent: training is not over its share", "time is held"),
         ("memory is held", "memory is held"),
         ("time is held", "time is held"),
-        ("the daemon that was started is ended", "other promises of the kit"),
-        ("the moon is round", "other promises of the kit"),
+        ("the daemon that was started is ended", "other guarantees of the kit"),
+        ("the moon is round", "other guarantees of the kit"),
     ],
 )
-def test_a_promise_of_the_kit_belongs_to_one_of_ours(judged, said, name):
+def test_a_guarantee_of_the_kit_belongs_to_one_of_ours(judged, said, name):
     for held, verdict in ((True, "held"), (False, "did not hold")):
-        stages = {"quota": kit_records.stage(promises={said: held})}
+        stages = {"quota": kit_records.stage(guarantees={said: held})}
         assert verdicts(judged(**stages)) == {name: verdict}
 
 
-def test_untested_promises_are_not_reported_as_kept(judged):
-    assert {promise.verdict for promise in judged().values()} == {"not tried"}
+def test_untested_guarantees_are_not_reported_as_kept(judged):
+    assert {guarantee.verdict for guarantee in judged().values()} == {"not tried"}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
-"""Promises of README.md and docs/, checked against a record.
+"""Guarantees of README.md and docs/, checked against a record.
 
-Each promise is a row of CHECKS, with its words and the file that has them. Tests of the kit that
+Each guarantee is a row of CHECKS, with its words and the file that has them. Tests of the kit that
 no other check claims belong to the last one.
 """
 
@@ -35,7 +35,7 @@ class TimeShare:
     tenant: str
     wanted: int
     had: float
-    promised: bool  # not beside programs without a quota, nor if the host is too slow to use it
+    guaranteed: bool  # not beside programs without a quota, nor if the host is too slow to use it
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,8 +48,8 @@ class Outcome:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class PromiseCheck:
-    """A promise: its name, its words, their file, and the check of a record."""
+class GuaranteeCheck:
+    """A guarantee: its name, its words, their file, and the check of a record."""
 
     name: str
     words: str
@@ -60,7 +60,7 @@ class PromiseCheck:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Judged:
-    """A promise and its outcomes in a record; it was not tried if there are none."""
+    """A guarantee and its outcomes in a record; it was not tried if there are none."""
 
     name: str
     words: str
@@ -83,7 +83,7 @@ class Judged:
 
 
 def judge(record: KitRecord) -> tuple[Judged, ...]:
-    """Judge each promise by *record*."""
+    """Judge each guarantee by *record*."""
     return tuple(
         Judged(
             check.name, check.words, check.source, (*_of_kit(record, check), *check.look(record))
@@ -92,15 +92,15 @@ def judge(record: KitRecord) -> tuple[Judged, ...]:
     )
 
 
-def _of_kit(record: KitRecord, check: PromiseCheck) -> Iterator[Outcome]:
-    for promise in record.promises:
+def _of_kit(record: KitRecord, check: GuaranteeCheck) -> Iterator[Outcome]:
+    for guarantee in record.guarantees:
         claiming = (
             candidate
             for candidate in CHECKS
-            if candidate.kit and re.search(candidate.kit, promise.name)
+            if candidate.kit and re.search(candidate.kit, guarantee.name)
         )
         if next(claiming, CHECKS[-1]) is check:
-            yield Outcome(f"{promise.stage}: {promise.name}", promise.held, promise.detail)
+            yield Outcome(f"{guarantee.stage}: {guarantee.name}", guarantee.held, guarantee.detail)
 
 
 def _nothing(_: KitRecord) -> Iterator[Outcome]:
@@ -131,7 +131,7 @@ def shares(record: KitRecord) -> Iterator[TimeShare]:
 
 def _given(record: KitRecord) -> Iterator[Outcome]:
     for share in shares(record):
-        if share.promised:
+        if share.guaranteed:
             held = share.had >= share.wanted - POINTS
             yield Outcome(
                 f"{share.stage}: {share.tenant}", held, f"{share.had:.1f} of {share.wanted}"
@@ -163,7 +163,7 @@ def _added(record: KitRecord) -> Iterator[Outcome]:
 
 
 CHECKS = (
-    PromiseCheck(
+    GuaranteeCheck(
         "memory is held", "holds each program to its quota of device memory", "README.md",
         _nothing,
         r"nothing beyond|more is refused|refused twice|quota is held|nearly all|had again"
@@ -171,35 +171,35 @@ CHECKS = (
         r"|free at the end|exporter is charged|charged again|gives nothing back"
         r"|importer has closed it|memory is held$",
     ),
-    PromiseCheck(
+    GuaranteeCheck(
         "the quota is shown", "CUDA and NVML answer with the quota", "docs/enforced.md", _nothing,
         r"quota is shown|shows the quota",
     ),
-    PromiseCheck(
+    GuaranteeCheck(
         "time is held", "and of the device's time", "README.md", _nothing,
         r"not over its share|time is held$",
     ),
-    PromiseCheck(
+    GuaranteeCheck(
         "time is given", "has its 60 at all times, and never more", "docs/vcore.md", _given
     ),
-    PromiseCheck(
+    GuaranteeCheck(
         "results are the same", "no change to the program", "README.md", _nothing,
         r"the same|runs? under|works under|calls work|: (work|runs)$|copies come back"
         r"|what was written|read like that|can be (opened|reset)|as without a quota"
         r"|sum is right|by the bare driver|ends by (its signal|itself)|parent goes on"
         r"|model learns",
     ),
-    PromiseCheck(
+    GuaranteeCheck(
         "no way past the shim", "cannot find the bare driver by another name",
         "docs/enforced.md", _nothing, r"exported name",
     ),
-    PromiseCheck(
+    GuaranteeCheck(
         "death gives back", "memory of a killed process is reclaimed within a second",
         "README.md", _freed,
         r"killed process|child has ended|another (follows|gets its memory)",
     ),
-    PromiseCheck(
+    GuaranteeCheck(
         "the shim costs little", "*added* is held against the goal", "docs/performance.md", _added
     ),
-    PromiseCheck("other promises of the kit", "", "", _nothing),
+    GuaranteeCheck("other guarantees of the kit", "", "", _nothing),
 )  # fmt: skip

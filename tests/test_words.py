@@ -21,6 +21,7 @@ def fixture_find():
         pytest.param("/* fine\n * nobody waits */", [(2, "nobody")], id="its line"),
         pytest.param("self._is_told = True", [(1, "told")], id="part of an identifier"),
         pytest.param("class Told:", [(1, "told")], id="a class"),
+        pytest.param("promised_vcore: int", [(1, "promised")], id="in another form"),
         pytest.param("Who, and nobody", [(1, "who"), (1, "nobody")], id="two"),
     ],
 )
@@ -34,6 +35,7 @@ def test_banned_words_are_found_with_their_line(find, text, found):
         pytest.param("users who share a device", id="people"),
         pytest.param("an admin,\n# who drains the node", id="people on the line before"),
         pytest.param('pwd.getpwnam("nobody")', id="a Unix user"),
+        pytest.param("new Promise((done) => done())", id="JavaScript's class"),
         pytest.param("the whole shoulder", id="letters within words"),
     ],
 )

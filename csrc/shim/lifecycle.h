@@ -11,4 +11,8 @@ void lifecycle_after_fork(void);
 /* The driver has destroyed the context. */
 void lifecycle_context_ended(const struct context *context);
 
+/* A charge exceeds the quota on the device: give up what is charged and not in use. Nonzero if the
+ * charge is worth another try. */
+int lifecycle_make_room(unsigned device);
+
 #endif

@@ -50,6 +50,14 @@ def test_every_handler_of_a_fork_or_of_the_end_of_a_context_is_called():
         assert sorted(set(defined) - {"lifecycle"}) == sorted(listed)
 
 
+def test_every_module_that_can_make_room_is_called():
+    text = "".join(path.read_text() for path in hook_table.SHIM.rglob("*.c"))
+    defined = re.findall(r"^int (\w+)_make_room\(unsigned device\)$", text, re.M)
+    table = (hook_table.SHIM / "lifecycle.def").read_text()
+    listed = re.findall(r"^MAKE_ROOM\((\w+)\)$", table, re.M)
+    assert sorted(set(defined) - {"lifecycle"}) == sorted(listed) != []
+
+
 def nvml_declared():
     return headers.nvml_symbols(headers.read(headers.folders(), "nvml.h"))
 

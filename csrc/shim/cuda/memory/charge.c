@@ -4,10 +4,10 @@
 #include "core/blocks.h"
 #include "shim/cuda/memory/deferred_free.h"
 #include "shim/cuda/context/green.h"
-#include "shim/cuda/memory/pool_charge.h"
 #include "shim/cuda/memory/share.h"
 #include "shim/cuda/memory/sparse.h"
 #include "shim/driver.h"
+#include "shim/lifecycle.h"
 #include "shim/suspension.h"
 #include "core/log.h"
 
@@ -52,7 +52,7 @@ CUresult charge_refused(unsigned device, uint64_t bytes)
 CUresult charge_device(unsigned device, uint64_t bytes)
 {
     if (likely(charge_try(device, bytes) == 0) ||
-        (pool_charge_make_room(device) && charge_try(device, bytes) == 0))
+        (lifecycle_make_room(device) && charge_try(device, bytes) == 0))
         return CUDA_SUCCESS;
     return charge_refused(device, bytes);
 }

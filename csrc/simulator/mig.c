@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mig.c -- reads and changes the instances; see mig.h. */
+/* mig.c -- reads and changes the instances (where one fits: mig_fit.c); see mig.h. */
 #include "mig.h"
+#include "mig_fit.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -39,6 +40,31 @@ uint32_t mig_memory_slices(const struct machine *machine, uint32_t gpu)
         if (config->mig_profiles[i].size > slices)
             slices = config->mig_profiles[i].size;
     return slices;
+}
+
+uint32_t mig_compute_sms(const struct mig_profile *profile, uint32_t slices)
+{
+    return profile->sms * slices / profile->slices / 2 * 2;
+}
+
+void mig_compute_name(const struct mig_gpu_instance *instance, uint32_t slices, char *text,
+                      size_t size)
+{
+    if (slices == instance->profile->slices)
+        snprintf(text, size, "%s", instance->profile->name);
+    else
+        snprintf(text, size, "%" PRIu32 "c.%s", slices, instance->profile->name);
+}
+
+uint32_t mig_units(const struct mig_gpu *gpu, uint32_t *units)
+{
+    uint32_t count = 0;
+
+    for (uint32_t id = 0; id < MIG_GPU_INSTANCES; id++)
+        for (uint32_t compute = 0; compute < MIG_COMPUTE_INSTANCES; compute++)
+            if (gpu->instances[id].computes[compute].live)
+                units[count++] = gpu->instances[id].computes[compute].unit;
+    return count;
 }
 
 static bool is_unit(const struct machine *machine, uint32_t unit)
@@ -174,150 +200,6 @@ void mig_before_fork(void)
 void mig_after_fork(void)
 {
     pthread_mutex_unlock(&lock);
-}
-
-/* --- what fits ----------------------------------------------------------------------------- */
-
-static bool is_free(const struct mig_gpu *gpu, uint32_t start, uint32_t size)
-{
-    for (uint32_t id = 0; id < MIG_GPU_INSTANCES; id++) {
-        const struct mig_gpu_instance *other = &gpu->instances[id];
-
-        if (other->live && start < other->start + other->profile->size &&
-            other->start < start + size)
-            return false;
-    }
-    return true;
-}
-
-/* Memory slices are not all: the compute slices and the multiprocessors are shared out, too. */
-static bool leaves_compute(const struct machine *machine, uint32_t gpu, const struct mig_gpu *state,
-                           const struct mig_profile *profile)
-{
-    uint32_t slices = profile->slices, sms = profile->sms, same = 1;
-
-    for (uint32_t id = 0; id < MIG_GPU_INSTANCES; id++) {
-        const struct mig_gpu_instance *other = &state->instances[id];
-
-        if (!other->live)
-            continue;
-        slices += other->profile->slices;
-        sms += other->profile->sms;
-        same += other->profile == profile;
-    }
-    return slices <= MIG_COMPUTE_SLICES && sms <= machine->config.devices[gpu].sm_count &&
-           same <= profile->most;
-}
-
-static bool fits(const struct machine *machine, uint32_t gpu, const struct mig_gpu *state,
-                 const struct mig_profile *profile, uint32_t start)
-{
-    return is_free(state, start, profile->size) && leaves_compute(machine, gpu, state, profile);
-}
-
-uint32_t mig_capacity(const struct machine *machine, uint32_t gpu,
-                      const struct mig_profile *profile)
-{
-    struct mig_gpu draft = gpus[gpu];
-    uint32_t count = 0;
-
-    for (uint32_t i = 0; i < profile->start_count; i++) {
-        uint32_t id = 0;
-
-        if (!fits(machine, gpu, &draft, profile, profile->starts[i]))
-            continue;
-        while (draft.instances[id].live)
-            id++;
-        draft.instances[id] = (struct mig_gpu_instance) {
-            .live = true, .profile = profile, .start = profile->starts[i]};
-        count++;
-    }
-    return count;
-}
-
-/* The driver's own order: the smallest aligned group of slices that has a free one comes first. */
-static int group_of(uint32_t start)
-{
-    return start >= 6 ? 0 : start >= 4 ? 1 : 2;
-}
-
-static int choose(const struct machine *machine, uint32_t gpu, const struct mig_gpu *state,
-                  const struct mig_profile *profile)
-{
-    for (int group = 0; group < 3; group++)
-        for (uint32_t i = 0; i < profile->start_count; i++)
-            if (group_of(profile->starts[i]) == group &&
-                fits(machine, gpu, state, profile, profile->starts[i]))
-                return (int) profile->starts[i];
-    return -1;
-}
-
-/* The ids of GPU instances are a range for each size: 0 is the whole device, 1 and 2 are halves. */
-static int choose_id(const struct machine *machine, uint32_t gpu, const struct mig_gpu *state,
-                     const struct mig_profile *profile)
-{
-    uint32_t parts = mig_memory_slices(machine, gpu) / profile->size;
-
-    for (uint32_t id = parts - 1; id <= 2 * (parts - 1) && id < MIG_GPU_INSTANCES; id++)
-        if (!state->instances[id].live)
-            return (int) id;
-    return -1;
-}
-
-bool mig_compute_is_possible(const struct mig_profile *profile, uint32_t slices)
-{
-    return slices == profile->slices || (slices >= 1 && slices <= 4 && slices < profile->slices &&
-                                         !(slices == 3 && profile->slices == 4));
-}
-
-uint32_t mig_compute_sms(const struct mig_profile *profile, uint32_t slices)
-{
-    return profile->sms * slices / profile->slices / 2 * 2;
-}
-
-static bool compute_is_free(const struct mig_gpu_instance *instance, uint32_t start,
-                            uint32_t slices)
-{
-    for (uint32_t id = 0; id < MIG_COMPUTE_INSTANCES; id++) {
-        const struct mig_compute_instance *other = &instance->computes[id];
-
-        if (other->live && start < other->start + other->slices && other->start < start + slices)
-            return false;
-    }
-    return start + slices <= instance->profile->slices;
-}
-
-uint32_t mig_compute_capacity(const struct mig_gpu_instance *instance, uint32_t slices)
-{
-    uint32_t count = 0;
-
-    for (uint32_t start = 0; start + slices <= instance->profile->slices;) {
-        bool free = compute_is_free(instance, start, slices);
-
-        count += free;
-        start += free ? slices : 1;
-    }
-    return count;
-}
-
-void mig_compute_name(const struct mig_gpu_instance *instance, uint32_t slices, char *text,
-                      size_t size)
-{
-    if (slices == instance->profile->slices)
-        snprintf(text, size, "%s", instance->profile->name);
-    else
-        snprintf(text, size, "%" PRIu32 "c.%s", slices, instance->profile->name);
-}
-
-uint32_t mig_units(const struct mig_gpu *gpu, uint32_t *units)
-{
-    uint32_t count = 0;
-
-    for (uint32_t id = 0; id < MIG_GPU_INSTANCES; id++)
-        for (uint32_t compute = 0; compute < MIG_COMPUTE_INSTANCES; compute++)
-            if (gpu->instances[id].computes[compute].live)
-                units[count++] = gpu->instances[id].computes[compute].unit;
-    return count;
 }
 
 /* --- changes ------------------------------------------------------------------------------- */
@@ -473,8 +355,8 @@ static enum mig_result create(struct machine *machine, uint32_t gpu,
                               const struct mig_profile *profile, int start, uint32_t *id)
 {
     struct mig_gpu *state = &gpus[gpu];
-    int place = start < 0 ? choose(machine, gpu, state, profile) : start;
-    int free_id = choose_id(machine, gpu, state, profile), unit = free_unit(machine);
+    int place = start < 0 ? mig_fit_start(machine, gpu, state, profile) : start;
+    int free_id = mig_fit_id(machine, gpu, state, profile), unit = free_unit(machine);
     bool valid = start < 0;
 
     if (!state->enabled)
@@ -484,7 +366,7 @@ static enum mig_result create(struct machine *machine, uint32_t gpu,
     if (!valid)
         return MIG_INVALID;
     if (place < 0 || free_id < 0 || unit < 0 ||
-        !fits(machine, gpu, state, profile, (uint32_t) place))
+        !mig_fit_has_room(machine, gpu, state, profile, (uint32_t) place))
         return MIG_FULL;
     *id = (uint32_t) free_id;
     state->instances[free_id] = (struct mig_gpu_instance) {
@@ -526,12 +408,12 @@ static enum mig_result create_compute(struct machine *machine, struct mig_gpu_in
 
     if (!instance->live)
         return MIG_ABSENT;
-    if (!mig_compute_is_possible(instance->profile, slices))
+    if (!mig_fit_compute_is_possible(instance->profile, slices))
         return MIG_INVALID;
     while (start < 0 && place < instance->profile->slices &&
-           !compute_is_free(instance, place, slices))
+           !mig_fit_compute_is_free(instance, place, slices))
         place++;
-    if (!compute_is_free(instance, place, slices))
+    if (!mig_fit_compute_is_free(instance, place, slices))
         return MIG_FULL;
     while (instance->computes[id].live)
         id++; /* each takes a slice, so one is free */

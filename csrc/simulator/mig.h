@@ -76,18 +76,8 @@ static inline bool mig_is_possible(const struct machine *machine, uint32_t gpu)
 /* Memory slices of a device that can have instances. */
 uint32_t mig_memory_slices(const struct machine *machine, uint32_t gpu);
 
-/* Number of instances of the profile that could still be created; held. */
-uint32_t mig_capacity(const struct machine *machine, uint32_t gpu,
-                      const struct mig_profile *profile);
-
-/* The same of compute instances of so many slices in a GPU instance. */
-uint32_t mig_compute_capacity(const struct mig_gpu_instance *instance, uint32_t slices);
-
 /* Multiprocessors of so many compute slices of a GPU instance of the profile. */
 uint32_t mig_compute_sms(const struct mig_profile *profile, uint32_t slices);
-
-/* Does a GPU instance of the profile offer compute instances of so many slices? */
-bool mig_compute_is_possible(const struct mig_profile *profile, uint32_t slices);
 
 /* The name of a device's compute instance after " MIG ": 1g.10gb, or 1c.3g.40gb for a part. */
 void mig_compute_name(const struct mig_gpu_instance *instance, uint32_t slices, char *text,

@@ -6,6 +6,7 @@
  * compiler from moving those whose order the repair relies on.
  */
 #include "model.h"
+#include "model_plan.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -13,25 +14,6 @@
 #define ORDERED() atomic_signal_fence(memory_order_seq_cst)
 
 enum { STEPS_AT_ONCE = 4096 };
-
-struct runner {
-    struct model_lane *lane;
-    struct model_work *work;
-    uint64_t ticket;
-    uint32_t wanted; /* of SMs */
-    uint32_t given;  /* less: it is slower by that */
-};
-
-/* The lane or group, and its work, that run on one engine in a step. A group goes by its leader. */
-struct engine_plan {
-    bool waiting;   /* some have work for it, */
-    bool several;   /* more than one */
-    uint32_t first; /* the lowest of them */
-    uint32_t after; /* the lowest one behind the one whose turn it is */
-    bool current;   /* the one whose turn it is has work */
-    size_t count;
-    struct runner runners[MODEL_RUNNERS];
-};
 
 bool model_is_done(const struct model_lane *lane, uint64_t ticket)
 {
@@ -256,7 +238,7 @@ static unsigned int settle_lane(struct model_lane *lane, uint64_t now, uint64_t 
     return engines;
 }
 
-static void note_waiting(struct engine_plan *plan, const struct model_turn *turn, uint32_t leader)
+static void note_waiting(struct model_plan *plan, const struct model_turn *turn, uint32_t leader)
 {
     plan->several |= plan->waiting && leader != plan->first;
     if (!plan->waiting || leader < plan->first)
@@ -269,7 +251,7 @@ static void note_waiting(struct engine_plan *plan, const struct model_turn *turn
 }
 
 /* Choose the lane that has the turn. It keeps it until its slice ends and another one waits. */
-static void choose_lane(struct engine_plan *plan, struct model_turn *turn, unsigned int engine,
+static void choose_lane(struct model_plan *plan, struct model_turn *turn, unsigned int engine,
                         const struct model_law *law)
 {
     uint32_t next = plan->after < MODEL_LANES ? plan->after : plan->first;
@@ -283,7 +265,7 @@ static void choose_lane(struct engine_plan *plan, struct model_turn *turn, unsig
 }
 
 /* Among lanes of a group, a kernel that has begun keeps its SMs. */
-static bool is_before(const struct runner *runner, const struct runner *other)
+static bool is_before(const struct model_runner *runner, const struct model_runner *other)
 {
     if (runner->work->priority != other->work->priority)
         return runner->work->priority > other->work->priority;
@@ -297,12 +279,12 @@ static bool is_before(const struct runner *runner, const struct runner *other)
 /* Collect the lane's work that is ready for the engine, in the order in which it may run. What is
  * too much has the lowest rank. */
 static void collect_work(const struct model *model, struct model_lane *lane,
-                         struct engine_plan *plan, unsigned int engine)
+                         struct model_plan *plan, unsigned int engine)
 {
     for (uint64_t left = lane->filled; left; left &= left - 1) {
         uint64_t ticket = lane->head[__builtin_ctzll(left)];
         struct model_work *work = model_work_of(lane, ticket);
-        struct runner runner = {.lane = lane, .work = work, .ticket = ticket};
+        struct model_runner runner = {.lane = lane, .work = work, .ticket = ticket};
         size_t place = plan->count;
 
         if (!ticket || work->engine != engine || work->state != WORK_WAITING ||
@@ -319,7 +301,7 @@ static void collect_work(const struct model *model, struct model_lane *lane,
 }
 
 /* SMs that a lane's limit leaves, beside what its work before this one was given. */
-static uint64_t left_of_limit(const struct runner *runners, size_t count,
+static uint64_t left_of_limit(const struct model_runner *runners, size_t count,
                               const struct model_lane *lane, uint64_t units)
 {
     uint64_t left = lane->limit && lane->limit < units ? lane->limit : units;
@@ -332,13 +314,13 @@ static uint64_t left_of_limit(const struct runner *runners, size_t count,
 
 /* Give the work of a lane its SMs, as long as all that it wants are free; that of a group what is
  * free. */
-static void give_units(const struct model *model, struct engine_plan *plan, unsigned int engine)
+static void give_units(const struct model *model, struct model_plan *plan, unsigned int engine)
 {
     uint64_t room = engine == ENGINE_SM ? model->device->units : 1;
     size_t kept = 0;
 
     for (size_t i = 0; i < plan->count; i++) {
-        struct runner runner = plan->runners[i];
+        struct model_runner runner = plan->runners[i];
         uint64_t wanted = engine == ENGINE_SM ? runner.work->units : 1;
         uint64_t free = room;
 
@@ -361,7 +343,7 @@ static void give_units(const struct model *model, struct engine_plan *plan, unsi
 }
 
 /* Choose the work that runs on the engine now, of the lane or group that has the turn. */
-static void choose_work(struct model *model, struct engine_plan *plan, unsigned int engine)
+static void choose_work(struct model *model, struct model_plan *plan, unsigned int engine)
 {
     const struct model_turn *turn = &model->device->turns[engine];
 
@@ -377,7 +359,7 @@ static void choose_work(struct model *model, struct engine_plan *plan, unsigned 
 }
 
 /* Time until the work is done if nothing changes, and the work done in a time. */
-static uint64_t time_left(const struct runner *runner)
+static uint64_t time_left(const struct model_runner *runner)
 {
     uint64_t given = runner->given, wanted = runner->wanted;
 
@@ -386,7 +368,7 @@ static uint64_t time_left(const struct runner *runner)
     return (runner->work->remaining * wanted + given - 1) / given;
 }
 
-static void progress(struct runner *runner, uint64_t elapsed, uint64_t until)
+static void progress(struct model_runner *runner, uint64_t elapsed, uint64_t until)
 {
     uint64_t done =
         runner->given == runner->wanted ? elapsed : elapsed * runner->given / runner->wanted;
@@ -400,81 +382,7 @@ static void progress(struct runner *runner, uint64_t elapsed, uint64_t until)
     finish(runner->lane, runner->ticket, until);
 }
 
-static void note_busy(struct model_busy *history, uint64_t from, uint64_t until, bool copies)
-{
-    uint64_t span = (uint64_t) MODEL_BUSY_STEPS << MODEL_BUSY_SHIFT;
-
-    if (until - from > span)
-        from = until - span;
-    while (from < until) {
-        uint64_t step = from >> MODEL_BUSY_SHIFT;
-        uint64_t end = (step + 1) << MODEL_BUSY_SHIFT;
-        struct model_busy *busy = &history[step % MODEL_BUSY_STEPS];
-
-        if (end > until)
-            end = until;
-        if (busy->step != step)
-            *busy = (struct model_busy) {.step = step};
-        if (copies)
-            busy->copy_ns += (uint32_t) (end - from);
-        else
-            busy->sm_ns += (uint32_t) (end - from);
-        from = end;
-    }
-}
-
-/* Events that wait for their lane's turn take no SM. */
-static bool takes_engine(const struct engine_plan *plan, unsigned int engine)
-{
-    for (size_t i = 0; i < plan->count; i++)
-        if (engine != ENGINE_SM || plan->runners[i].work->units)
-            return true;
-    return false;
-}
-
-static bool is_used(const struct model *model, const struct engine_plan *plan, unsigned int engine)
-{
-    return !model->device->turns[engine].switch_left && takes_engine(plan, engine);
-}
-
-/* Is earlier work of the same lane running, on this engine or another? */
-static bool is_counted(const struct model *model, const struct engine_plan *plans,
-                       unsigned int engine, size_t place)
-{
-    const struct model_lane *lane = plans[engine].runners[place].lane;
-
-    for (unsigned int e = 0; e <= engine; e++)
-        for (size_t i = 0; i < (e < engine ? plans[e].count : place); i++)
-            if (is_used(model, &plans[e], e) && plans[e].runners[i].lane == lane)
-                return true;
-    return false;
-}
-
-/* A lane that runs on several engines at once uses the time once. */
-static void note_use(const struct model *model, const struct engine_plan *plans, uint64_t elapsed)
-{
-    for (unsigned int e = 0; e < MODEL_ENGINES; e++)
-        for (size_t i = 0; i < plans[e].count; i++)
-            if (is_used(model, &plans[e], e) && !is_counted(model, plans, e, i))
-                plans[e].runners[i].lane->used_ns += elapsed;
-}
-
-/* Count the time of each lane of a group that ran, beside the leader's. */
-static void note_members(struct engine_plan *plan, const struct model_lane *leader,
-                         uint64_t elapsed)
-{
-    for (size_t i = 0; i < plan->count; i++) {
-        struct model_lane *lane = plan->runners[i].lane;
-        bool counted = lane == leader || !plan->runners[i].work->units;
-
-        for (size_t j = 0; j < i && !counted; j++)
-            counted = plan->runners[j].lane == lane && plan->runners[j].work->units;
-        if (!counted)
-            lane->busy_ns += elapsed;
-    }
-}
-
-static void run_engine(struct model *model, struct engine_plan *plan, unsigned int engine,
+static void run_engine(struct model *model, struct model_plan *plan, unsigned int engine,
                        uint64_t until)
 {
     struct model_device *device = model->device;
@@ -490,19 +398,19 @@ static void run_engine(struct model *model, struct engine_plan *plan, unsigned i
         return;
     }
     turn->slice_left -= elapsed < turn->slice_left ? elapsed : turn->slice_left;
-    if (takes_engine(plan, engine)) {
-        note_busy(device->history, device->now, until, engine != ENGINE_SM);
-        note_busy(lane->history, device->now, until, engine != ENGINE_SM);
+    if (model_plan_takes_engine(plan, engine)) {
+        model_accounts_busy(device->history, device->now, until, engine != ENGINE_SM);
+        model_accounts_busy(lane->history, device->now, until, engine != ENGINE_SM);
         if (engine == ENGINE_SM) {
             device->busy_ns += elapsed;
             lane->busy_ns += elapsed;
-            note_members(plan, lane, elapsed);
+            model_accounts_members(plan, lane, elapsed);
         } else {
             device->copy_busy_ns += elapsed;
         }
     }
     for (size_t i = 0; i < plan->count; i++) {
-        struct runner *runner = &plan->runners[i];
+        struct model_runner *runner = &plan->runners[i];
         if (!runner->work->begun)
             runner->work->begun = device->now;
         progress(runner, elapsed, until);
@@ -511,7 +419,7 @@ static void run_engine(struct model *model, struct engine_plan *plan, unsigned i
 
 static void step(struct model *model, uint64_t now)
 {
-    struct engine_plan plans[MODEL_ENGINES];
+    struct model_plan plans[MODEL_ENGINES];
     struct model_device *device = model->device;
     uint64_t horizon = MODEL_NEVER;
     uint64_t until;
@@ -553,7 +461,7 @@ static void step(struct model *model, uint64_t now)
                 horizon = device->now + time_left(&plans[e].runners[i]);
     }
     until = horizon < now ? horizon : now;
-    note_use(model, plans, until - device->now);
+    model_accounts_use(model, plans, until - device->now);
     for (unsigned int e = 0; e < MODEL_ENGINES; e++)
         if (plans[e].count)
             run_engine(model, &plans[e], e, until);

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "../mig.h"
+#include "../mig_fit.h"
 
 struct nvmlGpuInstance_st {
     char place;
@@ -175,14 +176,15 @@ nvmlReturn_t nvmlDeviceGetGpuInstanceRemainingCapacity(nvmlDevice_t device, unsi
                                                        unsigned int *count)
 {
     const struct mig_profile *profile = NULL;
+    const struct mig_gpu *state;
 
     ENTER_DEVICE(device);
     REQUIRE(count);
     nvmlReturn_t result = find_profile(device, id, true, &profile);
     if (result != NVML_SUCCESS)
         return result;
-    mig_hold(source_machine(), device->index);
-    *count = mig_capacity(source_machine(), device->index, profile);
+    state = mig_hold(source_machine(), device->index);
+    *count = mig_fit_capacity(source_machine(), device->index, state, profile);
     mig_release();
     return NVML_SUCCESS;
 }
@@ -327,7 +329,7 @@ static nvmlReturn_t find_slices(const struct mig_gpu_instance *instance, unsigne
     if (profile >= NVML_COMPUTE_INSTANCE_PROFILE_COUNT)
         return NVML_ERROR_INVALID_ARGUMENT;
     *slices = compute_slices[profile];
-    return *slices && mig_compute_is_possible(instance->profile, *slices)
+    return *slices && mig_fit_compute_is_possible(instance->profile, *slices)
                ? NVML_SUCCESS
                : NVML_ERROR_NOT_SUPPORTED;
 }
@@ -408,7 +410,7 @@ nvmlReturn_t nvmlGpuInstanceGetComputeInstanceRemainingCapacity(nvmlGpuInstance_
     REQUIRE(count);
     nvmlReturn_t result = read_profile(instance, number, &gpu, &id, &found, &slices);
     if (result == NVML_SUCCESS)
-        *count = mig_compute_capacity(&found, slices);
+        *count = mig_fit_compute_capacity(&found, slices);
     return result;
 }
 

@@ -4,7 +4,7 @@ import fnmatch
 import re
 
 import charted
-import jsonschema
+import json_schema
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -35,7 +35,7 @@ def whole(rule):
 
 
 def check(values):
-    jsonschema.Draft7Validator(SCHEMA).validate(values)
+    json_schema.check(SCHEMA, values, "Draft7")
 
 
 RULES = [pytest.param(rule, id=at or "all") for at, rule in rules(SCHEMA)]
@@ -53,7 +53,7 @@ def test_every_rule_has_a_valid_example(rule):
         return
     for example in known["examples"]:
         one = {**known, "$defs": SCHEMA["$defs"]}
-        jsonschema.Draft7Validator(one).validate(example)
+        json_schema.check(one, example, "Draft7")
 
 
 def test_defaults_are_valid_and_each_has_a_rule():

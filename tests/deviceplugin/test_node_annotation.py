@@ -3,7 +3,7 @@
 import json
 
 import grant_room
-import jsonschema
+import json_schema
 import pytest
 import waiting
 from cluster_of_one import NODE
@@ -113,7 +113,7 @@ def test_annotation_has_devices_and_local_placements(kubelet, tmp_path):
         known = room.grant_manager.known.values()
         text = node_annotation.text_of(UNIT, has, {"GPU-0": 3}, known)
     document = json.loads(text)
-    jsonschema.Draft202012Validator(schemas.NODE_DEVICES).validate(document)
+    json_schema.check(schemas.NODE_DEVICES, document)
     assert [
         (device["minor"], device["cordoned"], device["health"]) for device in document["devices"]
     ] == [

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import charted
-import jsonschema
+import json_schema
 import pytest
 import yaml
 
@@ -20,7 +20,7 @@ def values(system):
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_values_obey_the_schema_of_the_chart(system):
-    jsonschema.Draft7Validator(charted.SCHEMA).validate(values(system))
+    json_schema.check(charted.SCHEMA, values(system), "Draft7")
 
 
 @pytest.mark.parametrize("system", SYSTEMS)

@@ -9,6 +9,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 CTEST = $(BIN)/ctest --test-dir "$$(ls -d build/cp*/CTestTestfile.cmake | head -1 | xargs dirname)" \
     --output-on-failure --no-tests=error
 COMPILED := $(foreach it,$(wildcard pyvgpu/*/*.pxd controller/*/*.pxd),$(it) $(it:.pxd=.py))
+# A container image may forbid bytecode files; without them every process compiles all it imports.
+export PYTHONDONTWRITEBYTECODE :=
 NATIVE := $(shell find csrc tests/csrc -type f -not -name '*.md' -not -path '*/__pycache__/*') CMakeLists.txt $(wildcard pyvgpu/_api/*.proto pyvgpu/_api/CMakeLists.txt) $(COMPILED)
 
 HELM := 3.22.0

@@ -156,7 +156,7 @@ DEVICE: tuple[tuple[Figure, Callable[[DeviceView], float | None]], ...] = (
             "pyvgpu_machine_device_memory_reserved_bytes",
             "Device memory that is reserved for runs.",
         ),
-        lambda device: device.promised_bytes,
+        lambda device: device.reserved_bytes,
     ),
     (
         Figure(
@@ -169,7 +169,7 @@ DEVICE: tuple[tuple[Figure, Callable[[DeviceView], float | None]], ...] = (
             "pyvgpu_machine_device_vcore_reserved_ratio",
             "Fraction of a device's time that is reserved for runs.",
         ),
-        lambda device: device.promised_vcore / quantity.WHOLE_DEVICE,
+        lambda device: device.reserved_vcore / quantity.WHOLE_DEVICE,
     ),
     (
         Figure(

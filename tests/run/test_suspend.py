@@ -107,7 +107,7 @@ def test_another_run_gets_the_device_meanwhile_and_every_byte_is_the_same(runner
         assert runner.listed(name)["state"] == "suspended"
     assert done(pyvgpu(runner, "resume", name)) == f"{name}: resumed\n"
     assert held.answer() == [True, True]
-    moved = move_record.load((promised(name)[0] / names.MOVES_FILE).read_bytes())
+    moved = move_record.load((reservation_folders(name)[0] / names.MOVES_FILE).read_bytes())
     size = before["held_bytes"]
     assert (moved.suspensions, moved.resumptions, moved.refused_moves) == (1, 1, 1)
     assert (moved.to_host_bytes, moved.to_device_bytes) == (size, size)

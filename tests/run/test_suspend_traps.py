@@ -15,7 +15,7 @@ from waiting import WHOLE, wait_until
 from pyvgpu import shim
 from pyvgpu.simulation import simulator
 
-from .conftest import promised
+from .conftest import reservation_folders
 from .test_suspend import (
     CHILD,
     GIB,
@@ -170,7 +170,7 @@ def test_a_run_that_its_own_program_has_locked_is_moved_as_a_whole(runner, name)
         done(pyvgpu(runner, "resume", name))
         assert made.ask("state(c.pid)") == "state 0"
         assert made.ask("ask_child(c, 'answer(is_intact(p))')") is True
-        assert promised(name)
+        assert reservation_folders(name)
 
 
 @pytest.mark.slow

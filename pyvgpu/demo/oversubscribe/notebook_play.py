@@ -114,9 +114,9 @@ class NotebookPlay:
             seconds, used = self._stage.seconds, self._meter.used()
             ours = {self._plan.name(role): role for role in notebook_scene.RUNS}
             views = tuple(
-                _view(ours[promise.holder.name], promise)
-                for promise in live
-                if promise.holder.name in ours
+                _view(ours[reservation.holder.name], reservation)
+                for reservation in live
+                if reservation.holder.name in ours
             )
         sample = NotebookSample(seconds, used, views)
         self._samples.append(sample)
@@ -139,16 +139,16 @@ class NotebookPlay:
         return (*left, f"{last.used} bytes of the device are in use") if last.used else tuple(left)
 
 
-def _view(role: Role, promise: LiveReservation) -> NotebookView:
-    record, suspended = promise.record, promise.limits.suspension.suspended
+def _view(role: Role, reservation: LiveReservation) -> NotebookView:
+    record, suspended = reservation.record, reservation.limits.suspension.suspended
     state = "suspended" if suspended else "running"
     if record is not None and record.is_new:
         state = "waiting"
-    charged = sum(promise.held or ())
+    charged = sum(reservation.held or ())
     return NotebookView(
         role,
         state,
-        sum(promise.reserved),
+        sum(reservation.reserved),
         0 if suspended else charged,
         charged if suspended else 0,
         () if record is None else record.moves,

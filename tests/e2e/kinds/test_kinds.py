@@ -6,6 +6,7 @@ All pods satisfy Pod Security `restricted`, which one of the kinds enforces.
 import ipaddress
 import json
 import os
+import pathlib
 
 import agents
 import charts
@@ -68,6 +69,10 @@ def test_cluster_is_of_its_kind(space):
         assert info["kubeletVersion"] == f"v{version}"
     if version := os.environ.get("CLUSTER_CONTAINERD"):
         assert info["containerRuntimeVersion"].removeprefix("containerd://") == version
+    if os.environ.get("CLUSTER_CDI") == "false":
+        told = pathlib.Path(os.environ["CLUSTER_HOME"], "run/containerd.toml").read_text()
+        assert "enable_cdi = false" in told
+        assert agent["spec"]["containers"][0]["securityContext"]["privileged"]
     if os.environ.get("CLUSTER_POD_SECURITY"):
         with pytest.raises(apiserver.ServerError, match="violates PodSecurity"):
             space.create("pods", rig.pod("root", rig.container("a", "true")))

@@ -12,7 +12,7 @@
 
 enum { FAULTS = 64, FAULT_NAME = 80, LOOK_PERIOD_NS = 100000000 };
 
-enum fault_kind { FAULT_CALL, FAULT_LOST, FAULT_MIG, FAULT_XID, FAULT_COMPUTE_MODE };
+enum fault_kind { FAULT_CALL, FAULT_LOST, FAULT_MIG, FAULT_XID, FAULT_COMPUTE_MODE, FAULT_MINOR };
 
 struct fault {
     enum fault_kind kind;
@@ -62,6 +62,12 @@ static bool parse_fault(const char *line, struct fault *fault)
         fault->device = device;
         fault->number = number;
         return number <= 3;
+    }
+    if (sscanf(line, "minor %u %llu %c", &device, &number, &end) == 2) {
+        fault->kind = FAULT_MINOR;
+        fault->device = device;
+        fault->number = number;
+        return number <= UINT32_MAX;
     }
     unsigned int gpu_instance = UINT32_MAX, compute_instance = UINT32_MAX;
     int words = sscanf(line, "xid %u %llu %u %u %c", &device, &number, &gpu_instance,
@@ -173,16 +179,26 @@ bool fault_is_mig(uint32_t device)
     return has_fault(FAULT_MIG, device);
 }
 
-uint32_t fault_compute_mode(uint32_t device)
+static uint32_t number_of(enum fault_kind kind, uint32_t device, uint32_t otherwise)
 {
-    uint32_t mode = 0;
+    uint32_t number = otherwise;
 
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < count; i++)
-        if (faults[i].kind == FAULT_COMPUTE_MODE && faults[i].device == device)
-            mode = (uint32_t) faults[i].number;
+        if (faults[i].kind == kind && faults[i].device == device)
+            number = (uint32_t) faults[i].number;
     pthread_mutex_unlock(&lock);
-    return mode;
+    return number;
+}
+
+uint32_t fault_compute_mode(uint32_t device)
+{
+    return number_of(FAULT_COMPUTE_MODE, device, 0);
+}
+
+uint32_t fault_minor(uint32_t device)
+{
+    return number_of(FAULT_MINOR, device, device);
 }
 
 uint64_t fault_stamp(void)

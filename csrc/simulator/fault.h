@@ -5,6 +5,7 @@
  *   lost DEVICE          the device is gone
  *   mig DEVICE           NVML reports that the device is in MIG mode
  *   compute_mode DEVICE N  NVML reports this compute mode: 2 prohibits processes
+ *   minor DEVICE N         NVML reports this minor number instead of the index
  *   xid DEVICE NUMBER    NVML reports this Xid; with the ids of a GPU instance and a compute
  *                        instance behind it, as one of a MIG device
  *
@@ -39,6 +40,7 @@ int fault_call(struct machine *machine, const char *name);
 bool fault_is_lost(uint32_t device);
 bool fault_is_mig(uint32_t device);
 uint32_t fault_compute_mode(uint32_t device);
+uint32_t fault_minor(uint32_t device);
 
 /* Around a fork: the child must not inherit a lock that a thread of the parent holds. */
 void fault_before_fork(void);

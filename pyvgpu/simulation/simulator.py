@@ -52,7 +52,14 @@ _HEADING = "pyvgpu-machine 1"
 _CONF = "machine.conf"
 _LOCK = "machine.lock"
 _FAULTS = "faults"
-_FAULT_ARGUMENTS = {"call": (3,), "lost": (1,), "mig": (1,), "compute_mode": (2,), "xid": (2, 4)}
+_FAULT_ARGUMENTS = {
+    "call": (3,),
+    "lost": (1,),
+    "mig": (1,),
+    "compute_mode": (2,),
+    "minor": (2,),
+    "xid": (2, 4),
+}
 
 
 class MachineError(errors.DataError):
@@ -217,8 +224,8 @@ def set_faults(machine: Machine, *lines: str) -> None:
     """Set the faults that the machine injects from now on; without *lines* there are none.
 
     ``call NAME NTH CODE`` (NTH ``*``: every call), ``lost DEVICE``, ``mig DEVICE``,
-    ``compute_mode DEVICE MODE``, ``xid DEVICE NUMBER``, or of a MIG device
-    ``xid DEVICE NUMBER GPU_INSTANCE COMPUTE_INSTANCE``.
+    ``compute_mode DEVICE MODE``, ``minor DEVICE NUMBER``, ``xid DEVICE NUMBER``, or of a MIG
+    device ``xid DEVICE NUMBER GPU_INSTANCE COMPUTE_INSTANCE``.
     """
     for line in lines:
         words = line.split()
@@ -226,8 +233,8 @@ def set_faults(machine: Machine, *lines: str) -> None:
         if len(words) - 1 not in arguments or "\n" in line:
             raise errors.UsageError(
                 f"fault {line!r}: must be 'call NAME NTH CODE', 'lost DEVICE', 'mig DEVICE', "
-                "'compute_mode DEVICE MODE' or 'xid DEVICE NUMBER', such as "
-                "'call cuMemAlloc_v2 3 2'"
+                "'compute_mode DEVICE MODE', 'minor DEVICE NUMBER' or 'xid DEVICE NUMBER', such "
+                "as 'call cuMemAlloc_v2 3 2'"
             )
     _write(machine.folder, _FAULTS, "".join(f"{line}\n" for line in lines))
 

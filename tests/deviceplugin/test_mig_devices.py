@@ -19,8 +19,11 @@ UNIT = 256 << 20
 CAPS = 235  # a major number
 
 
-def capabilities(proc, state):
-    """Write the driver's capability files of these instances below *proc*, as it numbers them."""
+def capabilities(proc, state, minor_of=lambda gpu: gpu):
+    """Write the driver's capability files of these instances below *proc*, as it numbers them.
+
+    *minor_of* gives the minor number of a GPU's index.
+    """
     base = proc / "driver/nvidia/capabilities"
     proc.mkdir(exist_ok=True)
     (proc / "devices").write_text(f"Character devices:\n  1 mem\n{CAPS} nvidia-caps\n")
@@ -32,8 +35,9 @@ def capabilities(proc, state):
     write(base / "mig/config", 1)
     write(base / "mig/monitor", 2)
     for found in state.instances:
-        own = base / f"gpu{found.gpu}/mig/gi{found.gpu_instance}"
-        minor = 3 + 135 * found.gpu + 9 * found.gpu_instance
+        gpu = minor_of(found.gpu)
+        own = base / f"gpu{gpu}/mig/gi{found.gpu_instance}"
+        minor = 3 + 135 * gpu + 9 * found.gpu_instance
         write(own / "access", minor)
         write(own / f"ci{found.compute_instance}/access", minor + 1 + found.compute_instance)
 
@@ -85,6 +89,35 @@ def test_each_mig_device_is_offered_and_granted_with_its_own_capabilities(node):
     whole = given[node.machine.devices[1].uuid]
     assert "/dev/nvidia1" in whole
     assert not any("nvidia-cap" in path for path in whole)
+
+
+def test_capabilities_are_found_by_the_minor_number_not_by_the_index(node):
+    """As after a GPU was removed: index 0 has the minor number 1, whose files are these."""
+    kubelet = node.kubelet
+    state = simulator.mig_state(node.machine)
+    capabilities(node.root / "proc", state, lambda gpu: 1 - gpu)
+    simulator.set_faults(node.machine, "minor 0 1", "minor 1 0")
+    node.start()
+    kubelet.until_offered()
+    by_uuid = {found.uuid: found for found in state.instances}
+    for name in "abc":
+        one = kubelet.admit(pod(name, container("x", 60, 4)))
+        answer = kubelet.start_container(one, "x")
+        paths = nodes_of(node, answer).keys()
+        found = by_uuid.pop(node.quota(answer)[2], None)
+        caps = {path for path in paths if "nvidia-cap" in path}
+        if found is None:
+            assert caps == set()
+            assert "/dev/nvidia0" in paths
+            continue
+        minor = 3 + 135 + 9 * found.gpu_instance
+        assert caps == {
+            f"/dev/nvidia-caps/nvidia-cap{minor}",
+            f"/dev/nvidia-caps/nvidia-cap{minor + 1}",
+        }
+        assert "/dev/nvidia1" in paths
+        assert "/dev/nvidia0" not in paths
+    assert by_uuid == {}
 
 
 def test_whole_mig_device_is_given_with_all_its_memory(node):

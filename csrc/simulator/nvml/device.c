@@ -67,7 +67,7 @@ static unsigned int cores_per_sm(nvmlDevice_t device)
 }
 
 NUMBER_OF_ANY(nvmlDeviceGetIndex, unsigned int, device->is_mig ? device->mig_index : device->index)
-NUMBER_OF_ANY(nvmlDeviceGetMinorNumber, unsigned int, device->parent)
+NUMBER_OF_ANY(nvmlDeviceGetMinorNumber, unsigned int, source_minor(device->parent))
 NUMBER(nvmlDeviceGetModuleId, unsigned int, device->index)
 NUMBER(nvmlDeviceGetBoardId, unsigned int, device->pci_bus << 8)
 NUMBER(nvmlDeviceGetMultiGpuBoard, unsigned int, 0)

@@ -119,6 +119,11 @@ unsigned int source_compute_mode(unsigned int device)
     return device < machine->config.device_count ? fault_compute_mode(device) : 0;
 }
 
+unsigned int source_minor(unsigned int device)
+{
+    return fault_minor(device);
+}
+
 bool source_mig_is_possible(unsigned int device)
 {
     return device < machine->config.device_count && mig_is_possible(machine, device);

@@ -48,6 +48,7 @@ bool source_mig_is_possible(unsigned int device);
 
 /* The device's compute mode, as a fault says; else the default one. */
 unsigned int source_compute_mode(unsigned int device);
+unsigned int source_minor(unsigned int device);
 
 /* Set the mode: SUCCESS, IN_USE, OPERATING_SYSTEM. */
 nvmlReturn_t source_set_mig(unsigned int device, bool enabled);

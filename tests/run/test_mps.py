@@ -283,6 +283,37 @@ def test_runs_of_a_device_share_it_by_one_means(runner, name, machine):
         process.wait(60)
 
 
+def test_each_mig_device_has_a_daemon_of_its_own(runner, name):
+    """Its clients see the SMs of the instance, and the compute mode of the GPU stays."""
+    layout = "h100:mig=3g.40gb+2g.20gb"
+    machine = simulator.open_machine(layout, runner.machines)
+    large, small = simulator.mig_state(machine).instances
+
+    def folder(uuid):
+        (found,) = [
+            folder
+            for registry in reservations.Registries().paths
+            for folder in registry.glob(f"mps-*-{uuid}")
+        ]
+        return found
+
+    with (
+        tenant(runner, name, "--simulate", layout, "--device", large.uuid, "--vcore", "50") as one,
+        tenant(runner, f"{name}-2", "--simulate", layout, "--device", small.uuid) as other,
+    ):
+        for program in (one, other):
+            program.send("context(); answer([enabled(), sms()])")
+        assert one.answer() == [1, 30], "half of 60"
+        assert other.answer() == [1, 32]
+        pipes = [program.ask("os.environ['CUDA_MPS_PIPE_DIRECTORY']") for program in (one, other)]
+        assert pipes == [str(folder(large.uuid)), str(folder(small.uuid))]
+        daemons = [mps_room.Daemon(folder(each.uuid), machine) for each in (large, small)]
+        assert daemons[0].pid != daemons[1].pid
+        os.kill(daemons[1].server, signal.SIGKILL)
+        wait_until(lambda: other.ask("allocate(1)") == RPC_FAILURE)
+        assert one.ask("allocate(1)") == 0, "the other instance is not concerned"
+
+
 def test_the_end_of_a_server_is_said(capsys, machine, tmp_path):
     with mps_room.daemon(machine, tmp_path / "mps") as daemon, daemon.client() as client:
         client.send("context(); answer(enabled())")

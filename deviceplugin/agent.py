@@ -30,6 +30,7 @@ recovers all of it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import threading
 from typing import TYPE_CHECKING
@@ -132,6 +133,9 @@ class Agent:
                     node_pods.Pods(api, settings.node),
                 )
                 self._add_watches(own, known)
+                instances.other_manager = functools.partial(
+                    other_plugin.mig_manager_of, own, settings.registry
+                )
             observers = interfaces.Observers()
             grant_manager: manager.GrantManager
             found: node_devices.Devices

@@ -13,6 +13,7 @@ other-plugin.json    "nvidia.com/gpu: 8", or "" for none
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from typing import TYPE_CHECKING
@@ -36,6 +37,9 @@ _NOT_KNOWN = "possibly another device plugin (the node's capacity has not been r
 # nvidia.com/gpu, nvidia.com/gpu.shared and nvidia.com/mig-1g.10gb. Other resources of nvidia.com
 # are network devices, or GPUs of virtual machines, which the driver of the node does not have.
 _GPU = "nvidia.com/gpu"
+_MIG_MANAGER = ("nvidia.com/mig.config", "nvidia.com/gpu.deploy.mig-manager")
+_NO_MIG_MANAGER = (("nvidia.com/gpu.deploy.mig-manager", "false"),)
+_NVIDIA_DRA = "gpu.nvidia.com"
 _BEGINNINGS = (f"{_GPU}.", "nvidia.com/mig-")
 
 
@@ -51,6 +55,35 @@ def counted(capacity: Mapping[str, object], ours: Collection[str] = ()) -> str:
         and name not in ours
         and _is_positive(str(amount))
     )
+
+
+def mig_manager(labels: Mapping[str, object], registry: Path) -> str:
+    """Return why pods get no MIG instances on a node with these *labels*; '' if they may.
+
+    NVIDIA's MIG manager and DRA driver destroy instances that they have not created. The first is
+    found by the node's labels, the second by its socket in kubelet's *registry* of plugins.
+    """
+    for label in _MIG_MANAGER:
+        value = str(labels.get(label) or "")
+        if value and (label, value) not in _NO_MIG_MANAGER:
+            return (
+                f"NVIDIA's MIG manager divides the GPUs of this node (label {label}={value}): "
+                "remove the label, or leave the GPU out of --dynamic-mig"
+            )
+    if any(registry.glob(f"{_NVIDIA_DRA}*")):
+        return (
+            f"NVIDIA's DRA driver {_NVIDIA_DRA} runs on this node, and may divide its GPUs: "
+            "remove it, or leave the GPU out of --dynamic-mig"
+        )
+    return ""
+
+
+def mig_manager_of(node: own_node.OwnNode, registry: Path) -> str:
+    """Return the same for a *node*, by its last seen labels."""
+    labels: Mapping[str, object] = {}
+    with contextlib.suppress(errors.PyVgpuError):  # it was never seen
+        labels = node.metadata().get("labels") or {}
+    return mig_manager(labels, registry)
 
 
 def _is_positive(amount: str) -> bool:

@@ -9,7 +9,9 @@ step continues or undoes it:
                a process still uses it
 
 An instance without a record was made by the administrator. It is never changed, and its place is
-taken. Nor is the mode of a GPU ever changed.
+taken. Nor is the mode of a GPU ever changed: if a reload of the driver has ended it, the GPU is
+unhealthy as long as there are records of it. No instance is created while another manager of MIG
+instances works on the node.
 """
 
 from __future__ import annotations
@@ -99,6 +101,12 @@ class MigInstances:
         self._gpus: dict[str, Gpu] = {}
         self._taken: dict[str, tuple[str, ...]] = {}
         self._used: dict[str, int] = {}
+        self._mode_off: frozenset[str] = frozenset()
+        self._looked_at = (
+            "",
+            frozenset[str](),
+        )  # other manager and stranded GPUs at the last look
+        self.other_manager: Callable[[], str] = str  # of MIG instances on the node; empty: none
         self._reported: dict[str, tuple[str, ...]] = {}  # at the last collection
         self._records = _read(self._file)
 
@@ -115,6 +123,8 @@ class MigInstances:
         """
         with self._lock:
             self._library, self._gpus, self._taken = library, {}, {}
+            self._mode_off = frozenset()
+            self._looked_at = (self.other_manager(), frozenset())
             if not (self._wanted or self._records):
                 return ()
             with nvml.session(library):
@@ -125,13 +135,20 @@ class MigInstances:
                     if gpu is not None:
                         self._gpus[uuid] = gpu
                         self._see(gpu, handle)
+            self._looked_at = (self._looked_at[0], self.stranded)
             return tuple(self._gpus.values())
 
     def _look(self, handle: c_void_p, uuid: str, index: int) -> Gpu | None:
         own = any(record.gpu == uuid for record in self._records.values())
-        if not (own or self._wanted & {uuid, agent_settings.ALL}) or not nvml.is_in_mig_mode(
-            handle
-        ):
+        if not (own or self._wanted & {uuid, agent_settings.ALL}):
+            return None
+        if not nvml.is_in_mig_mode(handle):
+            self._mode_off |= {uuid}
+            return None
+        other, _ = self._looked_at
+        if other:
+            log.warning("pods get no new MIG instances on GPU %s: %s", uuid, other)
+        if other and not own:
             return None
         profiles = gpu_instances.profiles(handle)
         if not profiles:
@@ -146,6 +163,16 @@ class MigInstances:
             )
             return None
         return Gpu(uuid, index, str(pynvml.nvmlDeviceGetName(handle)), profiles)
+
+    @property
+    def stranded(self) -> frozenset[str]:
+        """The GPUs that have left MIG mode although there are records of instances on them."""
+        return self._mode_off & {record.gpu for record in self._records.values()}
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether GPUs must be looked at again: another manager, or a GPU is stranded no more."""
+        return self._looked_at != (self.other_manager(), self.stranded)
 
     def taken(self, uuid: str) -> tuple[str, ...]:
         """Return the placements on a GPU that are occupied, but by no container's instance."""
@@ -175,6 +202,10 @@ class MigInstances:
             if there is not None and (record is None or not _is_ours(record, there)):
                 raise _occupied(gpu, share.mig)
             if record is None:
+                if other := self.other_manager():
+                    raise errors.UnavailableError(
+                        f"GPU {gpu.uuid}: gets no new MIG instance: {other}"
+                    )
                 record = Record(grant, gpu.uuid, share, self._boot)
                 self._put(record)
             return self._complete(gpu, handle, record, there)
@@ -240,7 +271,7 @@ class MigInstances:
     def collect(self, wanted: Callable[[], Collection[str]]) -> bool:
         """Destroy instances of grants that are not *wanted*.
 
-        Returns whether other placements are taken than after the last time.
+        Returns whether other placements are taken than after the last time, or it is outdated.
         """
         with self._lock:
             known = list(self._records)
@@ -254,7 +285,7 @@ class MigInstances:
                 with contextlib.suppress(errors.UnavailableError), self._open(uuid):
                     self._measure(uuid)
             before, self._reported = self._reported, dict(self._taken)
-            return self._reported != before
+            return self._reported != before or self.is_outdated
 
     @property
     def used_bytes(self) -> Mapping[str, int]:
@@ -268,7 +299,7 @@ class MigInstances:
                     self._used = {**self._used, record.share.target: nvml.used_bytes(record.uuid)}
 
     def _destroy(self, record: Record) -> None:
-        if record.boot != self._boot:
+        if record.boot != self._boot or record.gpu in self._mode_off:  # its instance is gone
             self._drop(record)
             return
         try:

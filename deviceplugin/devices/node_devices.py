@@ -68,7 +68,7 @@ class Devices:
         self._ended = ended  # called for each process that the audit has killed
         self.limits = made.limits(settings, lambda: grant_manager.known)
         self._instances = instances
-        made.freed = self.show
+        made.freed = self._see_freed
         self._lock = threading.Lock()
         self._seen: tuple[inventory.InventoryDevice, ...] = ()
         self._driver = inventory.DriverVersions()
@@ -104,7 +104,7 @@ class Devices:
             self._seen, self._away = found.seen, False
             self._unhealthy = {
                 seen.device.uuid: _first_reason(seen, before) for seen in found.seen
-            }
+            } | dict.fromkeys(found.stranded, health.MIG_OFF)
             self._driver = inventory.DriverVersions(now.release, found.cuda_version)
             able = found.limits and self._settings.driver_limits and tree_users.sees_all()
             hook = self.limits.meet(found.library if able else None)
@@ -126,6 +126,7 @@ class Devices:
             self._made.fill()  # so the first containers to start do not wait for it
         unhealthy, rules = dict(self._unhealthy), self._settings.health
         divided = frozenset(seen.device.uuid for seen in found.seen if seen.profiles)
+        divided |= found.stranded
         self._watcher = health.Watcher(found.library, unhealthy, rules, self._hear, divided)
         self._watcher.start()
         means = auditor.Means(
@@ -262,9 +263,11 @@ class Devices:
                 if any(share.uuid == uuid for share in grant.shares):
                     self._grant_manager.observers.reported(_news(grant, uuid, reason))
         with self._lock:
-            left = [new for new in news if self._unhealthy.get(new) == nvml.MIG_MODE]
-            self._unhealthy |= news
-            self.outdated |= any(news[new] != nvml.MIG_MODE for new in left)
+            left = [new for new in news if self._unhealthy.get(new) in _MODES]
+            self.outdated |= any(news[new] != self._unhealthy[new] for new in left)
+            # A GPU that is in MIG mode again is not healthy before its profiles were read.
+            again = {new for new in left if self._unhealthy[new] == health.MIG_OFF}
+            self._unhealthy |= {uuid: news[uuid] for uuid in news if uuid not in again}
             self.outdated |= health.MIG_OFF in news.values()
             # MIG devices were made, or are gone, perhaps together with MIG mode.
             self.outdated |= any(
@@ -274,6 +277,13 @@ class Devices:
         self.show()
         if self.outdated:
             self._wake()
+
+    def _see_freed(self) -> None:
+        """Show the devices after the occupied MIG placements have changed, or read them again."""
+        if self._instances is not None and self._instances.is_outdated:
+            self.outdated = True
+            self._wake()
+        self.show()
 
     def _trouble(self, uuid: str) -> str:
         if self._away:
@@ -300,6 +310,9 @@ class Devices:
             )
 
 
+_MODES = (nvml.MIG_MODE, health.MIG_OFF)  # a device that leaves them must be read again
+
+
 def _machine() -> Path | None:
     machine = os.environ.get(names.SIMULATED_MACHINE_VARIABLE)
     return None if machine is None else Path(machine)
@@ -314,7 +327,7 @@ def _first_reason(seen: inventory.InventoryDevice, before: Mapping[str, str]) ->
     if seen.device.mig:
         return nvml.MIG_MODE
     reason = before.get(seen.device.uuid, "")
-    return "" if reason == nvml.MIG_MODE else reason
+    return "" if reason in _MODES else reason
 
 
 def _news(grant: Grant, uuid: str, reason: str) -> events.GrantEvent:

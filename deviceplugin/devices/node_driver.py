@@ -40,6 +40,7 @@ class Hardware:
     library: Path  # NVML of that driver
     cuda_version: str = ""  # that the driver supports; empty: not reported
     limits: bool = False  # whether the driver can enforce memory limits on cgroups
+    stranded: frozenset[str] = frozenset()  # GPUs out of MIG mode, but with records of instances
 
 
 def look(
@@ -108,6 +109,7 @@ def look(
         library,
         cuda_version,
         limits,
+        frozenset() if instances is None else instances.stranded,
     )
 
 

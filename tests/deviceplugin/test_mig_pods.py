@@ -5,12 +5,14 @@ import json
 import re
 import signal
 
+import cluster_of_one
 import node_process
 import pytest
 import simulated_node
 from fake_kubelet import VCORE, StartError, container, pod
 
 from pyvgpu import names
+from pyvgpu.deviceplugin.devices import health
 from pyvgpu.simulation import mig, simulator
 
 pytestmark = pytest.mark.slow
@@ -197,3 +199,84 @@ def test_xid_of_an_instance_leaves_the_gpu_healthy(node, cluster):
     simulator.set_faults(node.machine, f"xid 0 79 {found.gpu_instance} 0", "xid 1 79")
     node.until(lambda: states()[node.machine.devices[1].uuid] == "unhealthy")
     assert states()[gpu] == "healthy"
+
+
+def states(node):
+    return {
+        one["uuid"]: (one["state"], one["why"])
+        for one in json.loads(node.ask("/status.json")[1])["devices"]
+    }
+
+
+def test_gpu_that_a_reload_of_the_driver_took_out_of_mig_mode_is_unhealthy(node, cluster):
+    """Hopper forgets the mode with its driver; a pod's instance is recorded, so it is no GPU."""
+    kubelet = node.kubelet
+    agent = start(node, cluster)
+    kubelet.until_offered()
+    one = admitted(node, cluster, "p", (10, 4), of_profile("1g.10gb"))
+    kubelet.start_container(one, "x")
+    node_process.ended(agent, signal.SIGKILL)
+    file = node.machine.folder / mig.FILE
+    file.write_text("")
+    start(node, cluster, "--listen", "127.0.0.1:0", "--recover-seconds", "1")
+    until_registered(node, 2)
+    gpu = node.machine.devices[0].uuid
+    node.until(lambda: states(node)[gpu] == ("unhealthy", health.MIG_OFF))
+    with pytest.raises(StartError, match="it has left MIG mode"):
+        kubelet.start_container(one, "x")
+
+    file.write_text("gpu 0\n")
+    node.until(lambda: states(node)[gpu] == ("healthy", ""))
+    kubelet.start_container(one, "x")
+    ((profile, _),) = instances(node)
+    assert profile == "1g.10gb", "created again at its place"
+
+
+def test_gpu_out_of_mig_mode_is_a_gpu_again_when_no_pod_has_an_instance_on_it(node, cluster):
+    kubelet = node.kubelet
+    agent = start(node, cluster)
+    kubelet.until_offered()
+    one = admitted(node, cluster, "p", (10, 4), of_profile("1g.10gb"))
+    kubelet.start_container(one, "x")
+    node_process.ended(agent, signal.SIGKILL)
+    (node.machine.folder / mig.FILE).write_text("")
+    start(node, cluster, "--listen", "127.0.0.1:0", "--recover-seconds", "1")
+    until_registered(node, 2)
+    gpu = node.machine.devices[0].uuid
+    node.until(lambda: states(node)[gpu][0] == "unhealthy")
+    kubelet.remove(one)
+    node.until(lambda: states(node)[gpu] == ("healthy", ""))
+    share = admitted(node, cluster, "q", (60, 200), {})
+    assert node.quota(kubelet.start_container(share, "x"))[2] == gpu
+
+
+def labelled(cluster, labels):
+    path = f"/api/v1/nodes/{cluster_of_one.NODE}"
+    found = cluster.api.read(path)
+    cluster.api.put(path, {**found, "metadata": {**found["metadata"], "labels": labels}})
+
+
+def test_no_instance_is_created_beside_nvidias_mig_manager(node, cluster):
+    kubelet = node.kubelet
+    labelled(cluster, {"nvidia.com/mig.config": "all-1g.10gb"})
+    start(node, cluster, "--listen", "127.0.0.1:0")
+    kubelet.until_offered()
+    gpu = node.machine.devices[0].uuid
+    node.until(lambda: states(node)[gpu][0] == "unhealthy")
+    assert "pods get no new MIG instances on GPU" in node.log.read_text()
+    one = admitted(node, cluster, "p", (10, 4), of_profile("1g.10gb"))
+    with pytest.raises(StartError):
+        kubelet.start_container(one, "x")
+    assert instances(node) == set()
+
+    labelled(cluster, {})
+    node.until(lambda: states(node)[gpu] == ("healthy", ""))
+    kubelet.start_container(one, "x")
+    assert {profile for profile, _ in instances(node)} == {"1g.10gb"}
+
+    labelled(cluster, {"nvidia.com/mig.config": "all-disabled"})
+    node.until(lambda: "(label nvidia.com/mig.config=all-disabled)" in node.log.read_text())
+    late = admitted(node, cluster, "q", (10, 4), of_profile("1g.10gb"))
+    with pytest.raises(StartError, match="NVIDIA's MIG manager divides the GPUs of this node"):
+        kubelet.start_container(late, "x")
+    assert len(instances(node)) == 1, "that of the running pod stays"

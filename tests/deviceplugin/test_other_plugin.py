@@ -54,6 +54,26 @@ def test_own_resources_are_not_those_of_another_plugin():
     assert other_plugin.counted(capacity, tuple(capacity)) == ""
 
 
+@pytest.mark.parametrize(
+    ("labels", "sockets", "said"),
+    [
+        pytest.param({}, (), "", id="nothing"),
+        pytest.param({"nvidia.com/mig.capable": "true"}, (), "", id="a capable node"),
+        pytest.param({"nvidia.com/mig.config": "all-disabled"}, (), "MIG manager", id="config"),
+        pytest.param({"nvidia.com/gpu.deploy.mig-manager": "true"}, (), "MIG manager", id="runs"),
+        pytest.param({"nvidia.com/gpu.deploy.mig-manager": "false"}, (), "", id="not deployed"),
+        pytest.param({}, ("gpu.nvidia.com-reg.sock",), "DRA driver gpu.nvidia.com", id="dra"),
+        pytest.param({}, ("pyvgpu.io-reg.sock",), "", id="our own dra"),
+    ],
+)
+def test_other_managers_of_mig_instances(tmp_path, labels, sockets, said):
+    for name in sockets:
+        (tmp_path / name).touch()
+    found = other_plugin.mig_manager(labels, tmp_path)
+    assert said in found
+    assert bool(found) is bool(said)
+
+
 def set_capacity(cluster, capacity):
     now = cluster.api.read(PATH)
     cluster.api.put(PATH, {**now, "status": {"capacity": capacity}})

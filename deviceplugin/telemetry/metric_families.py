@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyvgpu
 from pyvgpu import quantity, quota
+from pyvgpu.allocator import isolation
 from pyvgpu.deviceplugin.audit import quota_audit
 from pyvgpu.deviceplugin.kubelet import call_timing
 from pyvgpu.deviceplugin.telemetry import usage
@@ -33,6 +34,8 @@ SUSPENSIONS = (0.1, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300)  # seconds
 
 CONTAINER_LABELS = ("namespace", "pod", "container", "uuid")
 DEVICE_LABELS = ("uuid", "index", "model")
+CONTAINER_MEANS_LABELS = (*CONTAINER_LABELS, "isolation")
+DEVICE_MEANS_LABELS = (*DEVICE_LABELS, "isolation")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,6 +53,7 @@ class ContainerSample:
     driver_limit: int = 0  # bytes that the driver itself enforces; 0: no limit
     to_host_bytes: int = 0  # moved by suspensions, sum
     to_device_bytes: int = 0  # by resumptions, sum
+    means: isolation.Means = isolation.Means.QUOTA
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -219,6 +223,16 @@ DEVICE: tuple[tuple[Figure, Callable[[DeviceSample], float | None]], ...] = (
     ),
 )
 
+CONTAINER_MEANS = Figure(
+    "pyvgpu_container_isolation_info",
+    "The means that hold a container to its share, as a label: quota, hardware (a MIG device of "
+    "its own), hardware+quota (a share of a MIG device) or whole-device; always 1.",
+)
+DEVICE_MEANS = Figure(
+    "pyvgpu_device_isolation_info",
+    "The means that hold the containers of a device to their shares, as a label: quota, hardware "
+    "(MIG instances), hardware+quota (a MIG device) or time-slices; always 1.",
+)
 FINDINGS = Figure("pyvgpu_audit_findings", "Quota violations that the audit finds now, by kind.")
 AUDITS = Figure(
     "pyvgpu_audit_active",
@@ -278,6 +292,7 @@ def parts(sources: MetricSources) -> Iterator[ContainerSample]:
                 limits[index] if index < len(limits) else 0,
                 0 if moved is None else moved.to_host[index],
                 0 if moved is None else moved.to_device[index],
+                isolation.of_share(share),
             )
 
 
@@ -315,6 +330,8 @@ def current(sources: MetricSources) -> Iterator[str]:
     labels = [metric_text.labels(CONTAINER_LABELS, part.labels) for part in of]
     for figure, read in CONTAINER:
         yield metric_text.of_figure(figure, zip(labels, map(read, of), strict=True))
+    held = (metric_text.labels(CONTAINER_MEANS_LABELS, (*part.labels, part.means)) for part in of)
+    yield metric_text.of_figure(CONTAINER_MEANS, ((label, 1) for label in held))
     found = list(samples(sources, of))
     labels = [metric_text.labels(DEVICE_LABELS, sample.labels) for sample in found]
     for shown, tell in DEVICE:
@@ -322,6 +339,13 @@ def current(sources: MetricSources) -> Iterator[str]:
         yield metric_text.of_figure(
             shown, ((label, value) for label, value in values if value is not None)
         )
+    held = (
+        metric_text.labels(
+            DEVICE_MEANS_LABELS, (*sample.labels, isolation.of_device(sample.device))
+        )
+        for sample in found
+    )
+    yield metric_text.of_figure(DEVICE_MEANS, ((label, 1) for label in held))
     wrong = dict.fromkeys((kind.value for kind in quota_audit.ViolationKind), 0)
     for finding in sources.findings():
         wrong[finding.kind.value] += 1

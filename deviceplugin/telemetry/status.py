@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from pyvgpu.allocator import isolation
 from pyvgpu.status import documents, states
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ def _device(sample: DeviceSample, seen: Facts) -> dict[str, Any]:
         "model": device.model,
         "state": device.state,
         "why": device.why,
+        "isolation": isolation.of_device(device).value,
         "used": None if sample.answer.busy is None else _rounded(sample.answer.busy),
         "allocated": _rounded(sum(part.vcore for part in sample.parts)),
         "memoryBytes": device.memory_bytes,
@@ -121,6 +123,7 @@ def _container(part: ContainerSample, seen: Facts) -> dict[str, Any]:
         "pod": part.pod,
         "container": part.container,
         "state": seen.states.get(part.labels, states.HolderState.IDLE).value,
+        "isolation": part.means.value,
         "allocated": _rounded(part.vcore),
         "limit": _rounded(part.limit),
         "used": _rounded(part.use.ratio),

@@ -55,6 +55,8 @@ PROGRAMS = (
 LABELS = {
     "pyvgpu_run_": run_metrics.RUN_LABELS,
     "pyvgpu_machine_device_": run_metrics.DEVICE_LABELS,
+    metric_families.CONTAINER_MEANS.name: metric_families.CONTAINER_MEANS_LABELS,
+    metric_families.DEVICE_MEANS.name: metric_families.DEVICE_MEANS_LABELS,
     "pyvgpu_container_": metric_families.CONTAINER_LABELS,
     "pyvgpu_device_": metric_families.DEVICE_LABELS,
     metric_families.FINDINGS.name: ("kind",),

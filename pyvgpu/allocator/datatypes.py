@@ -104,6 +104,11 @@ class NodeShare:
         """The UUID of the device; of a MIG instance of its own with the placement."""
         return f"{self.uuid}/{self.mig}" if self.mig else self.uuid
 
+    @property
+    def whole(self) -> bool:
+        """Whether it is a whole device."""
+        return self.vcore == WHOLE
+
     def __post_init__(self) -> None:
         if not 1 <= self.vcore <= WHOLE:
             raise errors.DataError(f"share vcore={self.vcore}: must be from 1 to {WHOLE}")

@@ -1,13 +1,18 @@
-"""The isolation that a pod requests by its annotation."""
+"""The isolation that a pod requests by its annotation, and the one that a share has."""
 
 from __future__ import annotations
 
+import enum
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, names, quota
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
+
+    from pyvgpu.allocator import datatypes
+
+TIME_SLICES = "time-slices"  # the allocation API of that name
 
 
 def read(annotations: Mapping[str, str]) -> quota.Isolation:
@@ -25,3 +30,48 @@ def read(annotations: Mapping[str, str]) -> quota.Isolation:
             "quota; MPS is for `pyvgpu run --sharing mps`"
         )
     return wanted
+
+
+class Means(enum.StrEnum):
+    """The means that hold tenants to their shares of a device, as all views show them."""
+
+    QUOTA = "quota"  # the shim: vcore is device time
+    HARDWARE = "hardware"  # a MIG device of its own
+    HARDWARE_AND_QUOTA = "hardware+quota"  # a MIG device, divided again by the shim
+    MPS = "mps"  # vcore is SMs, by MPS, and memory is the shim's
+    TIME_SLICES = "time-slices"  # turns of the driver, without limits
+    WHOLE = "whole-device"  # none: the container alone has the GPU
+
+
+def of_share(share: datatypes.NodeShare) -> Means:
+    """Return the means that hold a container to its *share*."""
+    in_mig_device = share.uuid.startswith(names.MIG_UUID_PREFIX)
+    if share.mig or (in_mig_device and share.whole):
+        return Means.HARDWARE
+    if in_mig_device:
+        return Means.HARDWARE_AND_QUOTA
+    return Means.WHOLE if share.whole else Means.QUOTA
+
+
+def of_run(uuid: str, asked: quota.Isolation) -> Means:
+    """Return the means that hold a run to its share of the device *uuid*.
+
+    A run has a quota on a MIG device, too.
+    """
+    if uuid.startswith(names.MIG_UUID_PREFIX) and asked is quota.Isolation.QUOTA:
+        return Means.HARDWARE_AND_QUOTA
+    return Means(asked.name.lower())
+
+
+def of_device(device: datatypes.NodeDevice) -> Means:
+    """Return the means that hold the tenants of a *device* to their shares."""
+    if device.profiles:
+        return Means.HARDWARE
+    if device.instance:
+        return Means.HARDWARE_AND_QUOTA
+    return Means.TIME_SLICES if device.allocated_by == TIME_SLICES else Means.QUOTA
+
+
+def describe(devices: Iterable[datatypes.NodeDevice]) -> str:
+    """Return the means of a node's *devices* in one line, such as gpu0=quota,gpu1=hardware."""
+    return ",".join(f"{device.label}={of_device(device)}" for device in devices)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import log, names, quota
+from pyvgpu import log, quota
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,13 +76,6 @@ def note(devices: Sequence[DeviceView]) -> str:
     lines += [OVER_NOTE] if any(part.over for part in parts) else []
     lines += [TAMPERED_NOTE] if any(part.tampered for part in parts) else []
     return "\n".join(lines)
-
-
-def isolation(device: DeviceView, part: RunShare) -> quota.Isolation:
-    """Return the means that hold a run to its quota: a MIG device has hardware of its own."""
-    if device.uuid.startswith(names.MIG_UUID_PREFIX):
-        return quota.Isolation.HARDWARE
-    return part.limits.isolation
 
 
 def vcore(part: RunShare) -> str:
@@ -164,7 +157,7 @@ def documents(devices: Sequence[DeviceView]) -> list[dict[str, object]]:
             "vcore": part.limits.vcore,
             "vcore_limit": part.limits.vcore_limit,
             "policy": part.limits.policy.name.lower(),
-            "isolation": isolation(device, part).name.lower(),
+            "isolation": part.isolation.value,
             "priority": part.priority.name.lower(),
             "vmemory_bytes": part.limits.vmemory,
             "held_bytes": part.held,

@@ -14,6 +14,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, log, names, quantity, quota, region
+from pyvgpu.allocator import isolation
 from pyvgpu.machine import (
     holders,
     memory_limit,
@@ -98,6 +99,11 @@ class RunShare:
         if self.record is not None and self.record.is_new:
             return "waiting"
         return "suspended" if self.suspension.suspended else "running"
+
+    @property
+    def isolation(self) -> isolation.Means:
+        """The means that hold the run to its share."""
+        return isolation.of_run(self.limits.uuid, self.limits.isolation)
 
     @property
     def full_name(self) -> str:

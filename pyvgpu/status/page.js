@@ -107,6 +107,11 @@ const KINDS = {
   "waits for room": "warn",
 };
 
+// How a container is held to its share, and on a device all are; quotas, the usual way, are not named.
+const MEANS = {
+  "hardware": "MIG", "hardware+quota": "MIG and quota", "mps": "MPS", "time-slices": "time slices", "whole-device": "whole device",
+};
+
 function meter(kind) {
   return element("div", { class: `meter ${kind}`, "aria-hidden": "true" },
     element("span", { class: "fill" }), element("span", { class: "mark" }));
@@ -224,7 +229,7 @@ function makeDevice(device, noun) {
 
 function updateDevice(node, device, seconds) {
   const [top, gauges, containers] = node.children;
-  say(top.children[1], device.model);
+  say(top.children[1], [device.model, MEANS[device.isolation]].filter(Boolean).join(", "));
   pill(top.children[2], device.state, KINDS[device.state] ?? "");
   say(top.children[4], device.why);
   hide(top.children[4], !device.why);
@@ -265,6 +270,7 @@ function updateContainer(row, container) {
   fill(memory.lastChild, part(container.usedBytes, container.allocatedBytes), null);
   pill(state.firstChild, container.state, KINDS[container.state] ?? "");
   say(state.lastChild, [
+    MEANS[container.isolation],
     container.hostBytes ? `${size(container.hostBytes)} in host memory` : "",
     container.waitingSeconds ? `for ${count(container.waitingSeconds, "second", "seconds")}` : "",
     container.refused ? count(container.refused, "allocation refused", "allocations refused") : "",

@@ -134,6 +134,19 @@ def test_moved_memory_is_counted_by_container_until_its_grant_ends():
     assert sum(samples(meter)["pyvgpu_container_moved_to_host_bytes_total"].values()) == 0
 
 
+def test_isolation_is_a_label():
+    found = samples(shown())
+    assert found["pyvgpu_container_isolation_info"] == {
+        container(1, A) | {"quota"}: 1,
+        container(2, A) | {"quota"}: 1,
+        container(3, B) | {"whole-device"}: 1,
+    }
+    assert found["pyvgpu_device_isolation_info"] == {
+        labels(A, "0", "H100", "quota"): 1,
+        labels(B, "1", "H100", "quota"): 1,
+    }
+
+
 def test_agent_metrics():
     meter = shown(require_cdi=False)
     meter.called("allocate", 0.0003, call_timing.CallResult.DONE)

@@ -73,6 +73,12 @@ def test_suspended_container_shows_its_host_memory(document):
     assert (found["usedBytes"], found["hostBytes"]) == (0, int(9.6 * GIB) >> 20 << 20)
 
 
+def test_devices_and_containers_show_their_isolation(document):
+    assert {device["isolation"] for device in document["devices"]} == {"quota"}
+    shown = {pod: container(document, pod)["isolation"] for pod in ("segment-5", "train-resnet-0")}
+    assert shown == {"segment-5": "quota", "train-resnet-0": "whole-device"}
+
+
 def test_elastic_container_shows_its_limit(document):
     found = container(document, "notebook-ada")
     assert (found["allocated"], found["limit"]) == (0.1, 0.4)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _OF_CONTAINER, _OF_DEVICE = (f"pyvgpu_{kind}_" for kind in ("container", "device"))
 _FINDINGS = "pyvgpu_audit_findings"
 _ACTIVE = "pyvgpu_audit_active"
+_MEANS = f"{_OF_CONTAINER}isolation_info"
 Key = tuple[str, str, str, str]  # namespace, pod, container, UUID
 
 
@@ -29,6 +30,8 @@ class AgentMetrics:
     devices: Mapping[str, Mapping[str, float]]  # by UUID, then as above
     findings: Mapping[str, int]  # by kind
     audits: bool  # whether its audit runs
+    # The means that holds a container to its share; older agents do not report it.
+    means: Mapping[Key, str] = dataclasses.field(default_factory=dict)
 
     def used(self, key: Key) -> Mapping[str, float]:
         """Return a container's metrics; for a claim (its container is unknown) the pod's sums."""
@@ -43,13 +46,14 @@ class AgentMetrics:
 
 
 def memory(report: AgentMetrics, namespace: str, pod: str) -> list[dict[str, object]]:
-    """Return the memory limits of each container of a pod by device; sizes are bytes."""
+    """Return what limits each container of a pod, by device; sizes are bytes."""
     return [
         {
             "container": container,
             "uuid": uuid,
             "quotaBytes": int(figures.get("memory_allocated_bytes", 0)),
             "driverLimitBytes": int(figures.get("memory_driver_limit_bytes", 0)) or None,
+            "isolation": report.means.get((of, name, container, uuid)),
         }
         for (of, name, container, uuid), figures in sorted(report.containers.items())
         if (of, name) == (namespace, pod)
@@ -63,6 +67,7 @@ def read(text: str) -> AgentMetrics:
     containers: dict[Key, dict[str, float]] = {}
     devices: dict[str, dict[str, float]] = {}
     findings: dict[str, int] = {}
+    means: dict[Key, str] = {}
     audits = False
     try:
         samples = [
@@ -72,9 +77,12 @@ def read(text: str) -> AgentMetrics:
             labels = sample.labels
             if sample.name.startswith(_OF_CONTAINER):
                 key = (labels["namespace"], labels["pod"], labels["container"], labels["uuid"])
+                if sample.name == _MEANS:
+                    means[key] = labels["isolation"]
+                    continue
                 name = sample.name.removeprefix(_OF_CONTAINER)
                 containers.setdefault(key, {})[name] = sample.value
-            elif sample.name.startswith(_OF_DEVICE):
+            elif sample.name.startswith(_OF_DEVICE) and not sample.name.endswith("_info"):
                 name = sample.name.removeprefix(_OF_DEVICE)
                 devices.setdefault(labels["uuid"], {})[name] = sample.value
             elif sample.name == _FINDINGS:
@@ -83,4 +91,4 @@ def read(text: str) -> AgentMetrics:
                 audits = bool(sample.value)
     except (ValueError, KeyError, IndexError) as exc:
         raise errors.DataError(f"/metrics: cannot be read: {exc!r}") from exc
-    return AgentMetrics(containers, devices, findings, audits)
+    return AgentMetrics(containers, devices, findings, audits, means)

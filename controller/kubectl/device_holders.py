@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors, names, quota
 from pyvgpu.allocator import annotations as notes
-from pyvgpu.allocator import datatypes, suspensions
+from pyvgpu.allocator import datatypes, isolation, suspensions
 from pyvgpu.controller.claims import seen
 from pyvgpu.controller.scheduler import node_annotation_reader, pod_request
 from pyvgpu.kube import objects
@@ -48,6 +48,7 @@ class HeldShare:
     policy: str  # hard, elastic
     priority: str  # low, normal, high
     state: str  # running, suspended
+    isolation: str  # quota, hardware, whole-device
 
     @property
     def key(self) -> tuple[str, str, str, str]:
@@ -144,6 +145,7 @@ def _part(
         policy=_policy(objects.section(meta, "annotations")),
         priority=_priority(objects.section(meta, "annotations")),
         state=suspensions.answer(objects.section(meta, "annotations")).state.value,
+        isolation=isolation.of_share(share).value,
     )
 
 

@@ -10,6 +10,7 @@ import dataclasses
 import datetime
 from typing import TYPE_CHECKING
 
+from pyvgpu.allocator import isolation
 from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ def devices(
                     "memoryBytes": device.memory_bytes,
                     "heldBytes": _whole(figures.get("memory_used_bytes")),
                     "state": device.state,
+                    "isolation": isolation.of_device(device).value,
                 }
             )
     return rows

@@ -69,6 +69,7 @@ HELD = (
     Column("VCORE", "vcore"),
     Column("VMEMORY", "vmemoryBytes", size),
     Column("STATE", "state"),
+    Column("ISOLATION", "isolation"),
     Column("MODEL", "model", wide=True),
     *_MORE,
 )
@@ -79,6 +80,7 @@ USED = (
     Column("VMEMORY", "vmemoryBytes", size),
     Column("HELD", "heldBytes", size),
     Column("STATE", "state"),
+    Column("ISOLATION", "isolation"),
     Column("HOST", "hostBytes", size, wide=True),
     Column("DRIVER LIMIT", "driverLimitBytes", size, wide=True),
     Column("REFUSED", "refused", wide=True),
@@ -95,6 +97,7 @@ DEVICES = (
     Column("OF", "memoryBytes", size),
     Column("HELD", "heldBytes", size),
     Column("STATE", "state"),
+    Column("ISOLATION", "isolation"),
     Column("UUID", "uuid", wide=True),
 )
 EVENTS = (

@@ -6,8 +6,8 @@ import datetime
 import json
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu import quantity
-from pyvgpu.allocator import suspensions
+from pyvgpu import names, quantity
+from pyvgpu.allocator import isolation, suspensions
 from pyvgpu.cli import (
     agent_scrape,
     cluster_options,
@@ -31,6 +31,7 @@ from pyvgpu.kube import apiserver, leases, objects
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
 
     from pyvgpu.controller.sidecar.controller_settings import SidecarSettings
     from pyvgpu.kube.objects import Object
@@ -51,6 +52,13 @@ examples:
   pyvgpu explain train-0 --json
   kubectl vgpu explain train-0
 """
+
+
+_SLICE_RESOURCES = {names.GPU_SHARED_RESOURCE, "nvidia.com/gpu.shared"}
+_HELD_BY = {
+    isolation.Means.HARDWARE.value: "its MIG device",
+    isolation.Means.WHOLE.value: "the device, which no other container has",
+}
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -119,6 +127,7 @@ def run(options: argparse.Namespace) -> int:
     for line in (
         *said.lines[:-1],
         *held,
+        *_slices(thing),
         *_suspension(suspended, f"{pod.name} -n {namespace}"),
         *(f"not known: {unknown}" for unknown in around.unknown),
     ):
@@ -142,12 +151,24 @@ def _memory(
     return agent_metrics.memory(report, pod.namespace, pod.name)
 
 
+def _slices(pod: Object) -> Iterator[str]:
+    """Yield a line for each container with time slices, under their usual names."""
+    for container in objects.section(pod, "spec").get("containers") or ():
+        limits = objects.section(objects.section(container, "resources"), "limits")
+        for name in _SLICE_RESOURCES & limits.keys():
+            yield (
+                f"container {container.get('name')}: {limits[name]} {name}, the whole device "
+                f"without limits; isolation: {isolation.Means.TIME_SLICES}"
+            )
+
+
 def _held(part: dict[str, Any]) -> str:
     quota, limit = part["quotaBytes"], part["driverLimitBytes"]
     driver = "" if limit is None else f", and by the driver to {quantity.format_size(limit)}"
+    by = _HELD_BY.get(part["isolation"], "the shim")
     return (
         f"memory of container {part['container']}: held to {quantity.format_size(quota)} of "
-        f"{part['uuid']} by the shim{driver}"
+        f"{part['uuid']} by {by}{driver}; isolation: {part['isolation'] or 'unknown'}"
     )
 
 

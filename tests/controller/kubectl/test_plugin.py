@@ -29,7 +29,10 @@ def agent(node):
     return {"metadata": name, "spec": {"nodeName": node, "containers": [container]}}
 
 
-def metrics_text(*used, findings=(), audits=True, limit=memory_limit.NONE):
+SHARE = datatypes.NodeShare(FIRST, 30, 2 * GIB)
+
+
+def metrics_text(*used, findings=(), audits=True, limit=memory_limit.NONE, share=SHARE):
     """Return an agent's metrics of pods in namespace n on the first device, with their *used*."""
     granted = [
         grants.Grant(
@@ -37,7 +40,7 @@ def metrics_text(*used, findings=(), audits=True, limit=memory_limit.NONE):
             frozenset({f"c{at}"}),
             1.0,
             grants.Owner("u", "n", pod, "main"),
-            shares=(datatypes.NodeShare(FIRST, 30, 2 * GIB),),
+            shares=(share,),
         )
         for at, (pod, _) in enumerate(used)
     ]
@@ -92,17 +95,21 @@ def world(plugin):
 def test_ps_shows_allocations_by_scheduler_and_agent(world):
     code, out, err = world("ps")
     assert (code, err) == (0, "")
-    assert out.splitlines() == [
-        "NAMESPACE   POD       CONTAINER   NODE     DEVICE   VCORE   VMEMORY   STATE",
-        "n           placed    side        node-1   gpu1     20      1GiB      running",
-        "n           train-0   main        node-1   gpu0     30      2GiB      running",
+    head, *rows = out.splitlines()
+    assert head.split() == [
+        *("NAMESPACE", "POD", "CONTAINER", "NODE", "DEVICE"),
+        *("VCORE", "VMEMORY", "STATE", "ISOLATION"),
+    ]
+    assert rows == [
+        "n           placed    side        node-1   gpu1     20      1GiB      running   quota",
+        "n           train-0   main        node-1   gpu0     30      2GiB      running   quota",
     ]
 
 
 def test_ps_selects_by_label_and_has_wide_columns(world):
     _, out, _ = world("ps", "-l", "app=train", "-o", "wide", "--no-headers")
     assert out.split() == [
-        *("n", "train-0", "main", "node-1", "gpu0", "30", "2GiB", "running"),
+        *("n", "train-0", "main", "node-1", "gpu0", "30", "2GiB", "running", "quota"),
         *("T4", "hard", "normal", FIRST),
     ]
 
@@ -117,7 +124,7 @@ def test_ps_of_all_namespaces_shows_claims_too(world):
     api.put("/api/v1/namespaces/team/pods/user", {**user, "spec": {"nodeName": "n9"}})
     _, out, _ = world("ps", "-A")
     assert out.splitlines()[-1].split() == [
-        *("team", "user", "-", "n9", "gpu0", "40", "2GiB", "running"),
+        *("team", "user", "-", "n9", "gpu0", "40", "2GiB", "running", "quota"),
     ]
 
 
@@ -140,9 +147,9 @@ def test_top_shows_usage_beside_allocation(world):
     code, out, err = world("top")
     assert (code, err) == (0, "")
     lines = [line.split() for line in out.splitlines()]
-    assert lines[0][5:] == ["VCORE", "USED", "VMEMORY", "HELD", "STATE"]
-    assert lines[1][1:-1] == ["placed", "side", "node-1", "gpu1", "20", "-", "1GiB", "-"]
-    assert lines[2][1:-1] == ["train-0", "main", "node-1", "gpu0", "30", "28", "2GiB", "1GiB"]
+    assert lines[0][5:] == ["VCORE", "USED", "VMEMORY", "HELD", "STATE", "ISOLATION"]
+    assert lines[1][1:-2] == ["placed", "side", "node-1", "gpu1", "20", "-", "1GiB", "-"]
+    assert lines[2][1:-2] == ["train-0", "main", "node-1", "gpu0", "30", "28", "2GiB", "1GiB"]
 
 
 def test_top_prints_json_with_exact_numbers(world):
@@ -160,6 +167,7 @@ def test_top_prints_json_with_exact_numbers(world):
         "policy": "hard",
         "priority": "normal",
         "state": "running",
+        "isolation": "quota",
         "vmemoryBytes": 2 * GIB,
         "usedVcore": 28.4,
         "heldBytes": GIB + 5,
@@ -177,21 +185,79 @@ def test_explain_shows_memory_limits_of_a_running_container(world, limit):
     code, out, err = world("explain", "train-0")
     assert (code, err) == (0, "")
     driver = ", and by the driver to 2.1GiB" if limit else ""
-    assert f"memory of container main: held to 2GiB of {FIRST} by the shim{driver}\n" in out
+    held = f"memory of container main: held to 2GiB of {FIRST} by the shim{driver}"
+    assert f"{held}; isolation: quota\n" in out
     document = json.loads(world("explain", "train-0", "--json")[1])
     (part,) = document["memory"]
     assert (part["quotaBytes"], part["driverLimitBytes"]) == (2 * GIB, limit or None)
+    assert part["isolation"] == "quota"
     world.api.forbidden = (AGENTS,)
     code, out, err = world("explain", "train-0")
     assert (code, err) == (0, "")
     assert "memory of" not in out
 
 
+@pytest.mark.parametrize(
+    ("share", "by", "means"),
+    [
+        pytest.param(
+            datatypes.NodeShare(FIRST, 12, 2 * GIB, "1g.10gb@6"),
+            f"of {FIRST} by its MIG device",
+            "hardware",
+            id="an instance of its own",
+        ),
+        pytest.param(
+            datatypes.NodeShare("MIG-1", 30, 2 * GIB),
+            "of MIG-1 by the shim",
+            "hardware+quota",
+            id="a share of a MIG device",
+        ),
+        pytest.param(
+            datatypes.NodeShare(FIRST, 100, 2 * GIB),
+            f"of {FIRST} by the device, which no other container has",
+            "whole-device",
+            id="a whole device",
+        ),
+    ],
+)
+def test_explain_and_json_name_what_holds_a_container(world, share, by, means):
+    text = metrics_text(("train-0", usage.NOTHING), share=share)
+    world.api.texts[f"{AGENTS}/agent-node-1:5678/proxy/metrics"] = text
+    code, out, _ = world("explain", "train-0")
+    assert code == 0
+    assert f"held to 2GiB {by}; isolation: {means}\n" in out
+    document = json.loads(world("explain", "train-0", "--json")[1])
+    assert [part["isolation"] for part in document["memory"]] == [means]
+
+
+def test_agents_that_report_no_isolation_are_explained_without_it(world):
+    path = f"{AGENTS}/agent-node-1:5678/proxy/metrics"
+    older = [line for line in world.api.texts[path].splitlines() if "isolation" not in line]
+    world.api.texts[path] = "\n".join(older) + "\n"
+    code, out, _ = world("explain", "train-0")
+    assert code == 0
+    assert f"held to 2GiB of {FIRST} by the shim; isolation: unknown\n" in out
+
+
+def test_explain_names_time_slices(world):
+    thing = make.pod("sliced", 1, 1, nodeName="node-1")
+    limits = {names.GPU_SHARED_RESOURCE: "1"}
+    thing["spec"]["containers"] = [{"name": "main", "resources": {"limits": limits}}]
+    thing["status"] = {"phase": "Running"}
+    world.api.put(make.path("sliced"), thing)
+    code, out, _ = world("explain", "sliced")
+    assert code == 0
+    assert (
+        "container main: 1 pyvgpu.io/gpu-shared, the whole device without limits; isolation: "
+        "time-slices\n" in out
+    )
+
+
 def test_top_nodes_lists_every_device(world):
     _, out, _ = world("top", "nodes")
     lines = [line.split() for line in out.splitlines()]
-    assert lines[0][3:] == ["PODS", "VCORE", "USED", "VMEMORY", "OF", "HELD", "STATE"]
-    first = ["node-1", "gpu0", "T4", "1", "30", "50", "2GiB", "16GiB", "3GiB", "healthy"]
+    assert lines[0][3:] == ["PODS", "VCORE", "USED", "VMEMORY", "OF", "HELD", "STATE", "ISOLATION"]
+    first = ["node-1", "gpu0", "T4", "1", "30", "50", "2GiB", "16GiB", "3GiB", "healthy", "quota"]
     assert lines[1] == first
     assert lines[2][3:5] == ["1", "20"]
 
@@ -210,7 +276,7 @@ def test_top_without_metrics_shows_allocations_and_names_the_missing_permission(
     world.api.forbidden = forbidden
     code, out, err = world("top", "-l", "app=train")
     assert code == 0
-    assert out.splitlines()[1].split()[5:] == ["30", "-", "2GiB", "-", "running"]
+    assert out.splitlines()[1].split()[5:] == ["30", "-", "2GiB", "-", "running", "quota"]
     assert said in err
 
 

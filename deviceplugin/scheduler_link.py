@@ -7,6 +7,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
+from pyvgpu.allocator import isolation
 from pyvgpu.deviceplugin.agent_settings import Placement, Profile
 from pyvgpu.deviceplugin.cluster import node_annotation, scheduler_choice
 from pyvgpu.deviceplugin.gpu_manager import predicate_annotations, profile
@@ -63,7 +64,9 @@ def add(
             found |= profile.labels(grant_manager().devices)
         return found
 
-    publisher = node_annotation.NodePublisher(node, text, labels)
+    publisher = node_annotation.NodePublisher(
+        node, text, labels, lambda: isolation.describe(grant_manager().devices)
+    )
     observers.changed.add(publisher.changed)
     components.add("publisher", publisher.run, publisher.stop)
     policy = interfaces.StartPolicy(

@@ -92,6 +92,7 @@ LAUNCH_PROGRAM = "/pyvgpu/launch/pyvgpu-launch"  # the same file, in a volume, u
 CORDONED_ANNOTATION = f"{DOMAIN}/cordoned"  # on a node, by its administrator: UUIDs
 AGENT_CONFIG_LABEL = f"{DOMAIN}/agent-config"  # on a node: the name of its agent's options
 NODE_DEVICES_ANNOTATION = f"{DOMAIN}/node-devices"  # on a node: its devices
+DEVICE_ISOLATION_ANNOTATION = f"{DOMAIN}/device-isolation"  # on a node, for `describe node`
 DEVICES_ANNOTATION = f"{DOMAIN}/devices"  # on a pod: its shares
 GAIA_PREDICATE = f"{GAIA_DOMAIN}/predicate-"  # on a pod: prefix of annotations of the choice
 GAIA_ASSIGNED_ANNOTATION = f"{GAIA_DOMAIN}/gpu-assigned"  # on a pod: it has got its devices

@@ -64,6 +64,7 @@ class _NodeObject:
     """The annotation and labels of the node object."""
 
     text: str = ""
+    isolation: str = ""
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -75,10 +76,12 @@ class NodePublisher:
         node: own_node.OwnNode,
         text: Callable[[], str],
         labels: Callable[[], Mapping[str, str]] = dict,
+        isolation: Callable[[], str] = str,
     ) -> None:
         self._node = node
         self._text = text
         self._labels = labels  # that the node is to have as well
+        self._isolation = isolation  # of the devices, for display; empty: none
         self._changed = threading.Condition()
         self._wanted = 0  # changes so far
         self._written = 0  # changes that are written
@@ -115,8 +118,12 @@ class NodePublisher:
             try:
                 if time.monotonic() >= due:
                     known, due = self._read(), time.monotonic() + LOOK_SECONDS
-                state = _NodeObject(self._text(), dict(self._labels()))
-                if state.text != known.text or not state.labels.items() <= known.labels.items():
+                state = _NodeObject(self._text(), self._isolation(), dict(self._labels()))
+                noted = state.text, state.isolation
+                if (
+                    noted != (known.text, known.isolation)
+                    or not state.labels.items() <= known.labels.items()
+                ):
                     self._write(state)
                 known = state
             except apiserver.ServerError as exc:
@@ -146,9 +153,15 @@ class NodePublisher:
 
     def _read(self) -> _NodeObject:
         meta = self._node.metadata()
-        text = (meta.get("annotations") or {}).get(names.NODE_DEVICES_ANNOTATION, "")
-        return _NodeObject(str(text), meta.get("labels") or {})
+        noted = meta.get("annotations") or {}
+        return _NodeObject(
+            str(noted.get(names.NODE_DEVICES_ANNOTATION, "")),
+            str(noted.get(names.DEVICE_ISOLATION_ANNOTATION, "")),
+            meta.get("labels") or {},
+        )
 
     def _write(self, state: _NodeObject) -> None:
         noted = {names.NODE_DEVICES_ANNOTATION: state.text}
+        if state.isolation:
+            noted[names.DEVICE_ISOLATION_ANNOTATION] = state.isolation
         self._node.write({"annotations": noted, "labels": state.labels})

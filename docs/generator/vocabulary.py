@@ -172,6 +172,12 @@ WRITTEN_ON_OTHERS: tuple[Row, ...] = (
 
 KEPT: tuple[Row, ...] = (
     (names.NODE_DEVICES_ANNOTATION, "node", "the agent: the node's devices and their health"),
+    (
+        names.DEVICE_ISOLATION_ANNOTATION,
+        "node",
+        "the agent: what holds the containers of each device to their shares, such as "
+        "`gpu0=quota,gpu1=hardware`; for display",
+    ),
     (names.DEVICES_ANNOTATION, "pod", "the scheduler: the devices that the pod gets; signed"),
     (
         names.SUSPENSION_ANNOTATION,

@@ -110,6 +110,7 @@ def _unsealed(value: object) -> object:
 _NOTES = (
     names.CORDONED_ANNOTATION,
     names.NODE_DEVICES_ANNOTATION,
+    names.DEVICE_ISOLATION_ANNOTATION,
     names.STOP_ANNOTATION,
     names.VCORE_POLICY_ANNOTATION,
     names.VCORE_LIMIT_ANNOTATION,

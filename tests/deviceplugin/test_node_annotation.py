@@ -62,6 +62,25 @@ def test_nothing_is_written_before_the_devices_are_known(own, cluster):
     assert cluster.times_published() == 1
 
 
+def test_isolation_of_the_devices_is_an_annotation_of_its_own(own, cluster):
+    """`kubectl describe node` shows it."""
+    means = ["gpu0=quota"]
+    made = node_annotation.NodePublisher(own, lambda: "1", isolation=lambda: means[-1])
+    with waiting.beside(made):
+        made.changed()
+        assert made.wait(30)
+        waiting.wait_until(lambda: own.metadata().get("annotations"))
+        assert own.metadata()["annotations"]["pyvgpu.io/device-isolation"] == "gpu0=quota"
+        means.append("gpu0=hardware")
+        made.changed()
+        assert made.wait(30)
+        made.changed()
+        assert made.wait(30)
+    found = cluster.api.read(f"/api/v1/nodes/{NODE}")["metadata"]["annotations"]
+    assert found["pyvgpu.io/device-isolation"] == "gpu0=hardware"
+    assert cluster.times_published() == 2
+
+
 def test_restarted_agent_does_not_rewrite_the_annotation(publisher, own, cluster):
     assert publisher.wait(waiting.PROMPT)
     own.sync()

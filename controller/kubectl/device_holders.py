@@ -145,7 +145,7 @@ def _part(
         policy=_policy(objects.section(meta, "annotations")),
         priority=_priority(objects.section(meta, "annotations")),
         state=suspensions.answer(objects.section(meta, "annotations")).state.value,
-        isolation=isolation.of_share(share).value,
+        isolation=isolation.of_share(share, mps=device is not None and device.mps).value,
     )
 
 

@@ -15,7 +15,14 @@ import sys
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, names
-from pyvgpu.allocator import amounts, datatypes, device_selector, mig_placement, requests
+from pyvgpu.allocator import (
+    amounts,
+    datatypes,
+    device_selector,
+    isolation,
+    mig_placement,
+    requests,
+)
 from pyvgpu.controller.scheduler import choices
 from pyvgpu.kube import objects
 
@@ -291,6 +298,8 @@ def _asked(asking: Iterable[_Asking], noted: Object, namespace: str, unit: int |
                 need = requests.read(vcore, units, count)
                 if wish.selector.mig:
                     mig_placement.check_need(need)
+                if wish.selector.mps:
+                    isolation.check_need(need)
                 if unit is not None:
                     memory = RESOURCES[is_of_gaia(entry)][1]
                     amounts.check_units(units, unit, need.count, memory)

@@ -77,6 +77,11 @@ def rewrite(draft: drafts.Draft, asked: pod_request.PodRequest, unit: int) -> Re
             f"{names.MIG_ANNOTATION} or {names.ISOLATION_ANNOTATION} hardware: MIG instances are "
             "not created for claims; valid would be a namespace without --claims"
         )
+    if choice.selector.mps:
+        raise errors.UsageError(
+            f"{names.ISOLATION_ANNOTATION} mps: claims give no devices that MPS divides; valid "
+            "would be a namespace without --claims"
+        )
     containers = pod_request.called(asked, pod_request.pod_of(asked.shape, unit)).containers
     specs: Specs = {}
     held: dict[str, str] = {}  # the name of each container's claim in the pod

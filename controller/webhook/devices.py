@@ -10,7 +10,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, quantity
-from pyvgpu.allocator import amounts, elastic, mig_placement
+from pyvgpu.allocator import amounts, elastic, isolation, mig_placement
 from pyvgpu.controller.scheduler import pod_request
 from pyvgpu.controller.webhook import (
     claim_conversion,
@@ -189,8 +189,11 @@ def _why_not_by(spec: Object, schedulers: tuple[str, ...]) -> str:
 def _why_not_shared(annotations: Object) -> str:
     """Return the error that the agent could otherwise only report in an event, at runtime."""
     try:
-        elastic.read(annotations)
-        elastic.read_priority(annotations)
+        isolation.check_time_sharing(
+            isolation.read(annotations),
+            elastic.read(annotations),
+            elastic.read_priority(annotations),
+        )
     except errors.UsageError as exc:
         return str(exc)
     return ""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 _FOR_INSTANCES = "it is for MIG instances that pods request"
+_FOR_MPS = "it is divided by MPS, which pods request"
 _MOST_SLICES = 64  # of memory, of one GPU
 LEAST_KEY_BYTES = hashlib.sha256().digest_size
 LONGEST = 1 << 18  # Kubernetes' limit for all annotations of an object
@@ -76,11 +77,12 @@ def publish(node: Published) -> str:
                     for uuid, link in one.links.items()
                     if uuid in at
                 },
-                # Readers that know no instances must not place shares on this GPU.
-                "health": one.unhealthy or (_FOR_INSTANCES if one.profiles else ""),
+                # Readers that know no instances or MPS must not place shares on this GPU.
+                "health": one.unhealthy or _reserved(one),
                 "cordoned": one.cordoned,
                 "allocatedBy": one.allocated_by,
                 **_instances(one),
+                **({"mps": True} if one.mps else {}),
             }
             for one in node.devices
         ],
@@ -207,6 +209,11 @@ def _dump(shares: Shares) -> dict[str, list[dict[str, object]]]:
     }
 
 
+def _reserved(device: datatypes.NodeDevice) -> str:
+    """Return why a reader that does not know its isolation must not use *device*."""
+    return _FOR_INSTANCES if device.profiles else _FOR_MPS if device.mps else ""
+
+
 def _instances(device: datatypes.NodeDevice) -> dict[str, object]:
     if not device.profiles:
         return {}
@@ -273,7 +280,10 @@ def _device(found: Mapping[str, Any], uuids: Mapping[str, str]) -> datatypes.Nod
         raise TypeError("cordoned")
     profiles = tuple(map(_profile, found.get("mig", ())))
     unhealthy = _word(found.get("health", ""))
-    if profiles and unhealthy == _FOR_INSTANCES:
+    mps = found.get("mps", False)
+    if type(mps) is not bool:
+        raise TypeError("mps")
+    if (profiles and unhealthy == _FOR_INSTANCES) or (mps and unhealthy == _FOR_MPS):
         unhealthy = ""
     return datatypes.NodeDevice(
         uuid=_word(found["uuid"]),
@@ -291,6 +301,7 @@ def _device(found: Mapping[str, Any], uuids: Mapping[str, str]) -> datatypes.Nod
         allocated_by=_word(found.get("allocatedBy", "")),
         profiles=profiles,
         taken=tuple(_place(text) for text in found.get("taken", ())),
+        mps=mps,
         **({"least_bytes": _number(found["least"], 1)} if "least" in found else {}),
     )
 

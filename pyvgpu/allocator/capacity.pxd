@@ -17,7 +17,7 @@ cdef class Ask:
     cdef object _allow
     cdef dict _allowed
     cdef frozenset _uuids, _not_uuids
-    cdef bint _names, _instances
+    cdef bint _names, _special
 
     cpdef bytes allowed(self, tuple kinds)
     cpdef bint wants(self, str uuid) except -1

@@ -60,13 +60,13 @@ class Ask:
         allow: Callable[[tuple[Any, ...]], bytes] | None,
         uuids: frozenset[str],
         not_uuids: frozenset[str],
-        instances: bool = False,
+        special: bool = False,
     ) -> None:
         """Request *needs* on devices that match.
 
         *allow* returns for each of a node's kinds whether it matches, 1 or 0; None: all do. A
-        device must be one of *uuids*, if there are any, and none of *not_uuids*. *instances* of
-        MIG are created on GPUs that are for nothing else.
+        device must be one of *uuids*, if there are any, and none of *not_uuids*. *special* pods
+        go only to devices that take no others, such as GPUs for MIG instances.
         """
         listed = list(needs)
         self._needs = array.array("q", [number for need in listed for number in need])
@@ -76,7 +76,7 @@ class Ask:
         self._allow = allow
         self._uuids, self._not_uuids = uuids, not_uuids
         self._names = bool(uuids or not_uuids)
-        self._instances = instances
+        self._special = special
         self._allowed: dict[tuple[Any, ...], bytes] = {}
 
     def allowed(self, kinds: tuple[Any, ...]) -> bytes | None:
@@ -107,8 +107,8 @@ class Capacity:
 
         For each of the *devices*, called *uuids*: its bytes, the minimum bytes of a share, the
         free vcore and bytes, the number of its tenants, the index of its kind in *kinds* (-1 if it
-        takes no new shares, -2 minus the index if it is for MIG instances), and its used part
-        (FULL for all).
+        takes no new shares, -2 minus the index if it takes those of special pods only), and its
+        used part (FULL for all).
         """
         self.unit = unit
         self._kinds = kinds
@@ -119,7 +119,7 @@ class Capacity:
     def _may(self, ask: Ask, allowed: bytes | None, device: int) -> bool:
         """Return whether the device with this number is open to a pod."""
         kind = self._cells[7 * device + 5]
-        if ask._instances:
+        if ask._special:
             kind = -2 - kind
         if kind < 0 or (allowed is not None and not allowed[kind]):
             return False

@@ -68,6 +68,7 @@ class NodeDevice:
     # A GPU on which the agent creates an instance for each container: its MIG profiles.
     profiles: tuple[MigProfile, ...] = ()
     taken: tuple[str, ...] = ()  # placements that no container has, such as 1g.10gb@6
+    mps: bool = False  # its shares are divided by an MPS daemon; others are not placed on it
 
     @property
     def label(self) -> str:
@@ -205,6 +206,7 @@ class Selector:
     # A MIG profile of which each container gets an instance of its own; *: the smallest; empty:
     # none is wanted.
     mig: str = ""
+    mps: bool = False  # devices that MPS divides, and no others
 
 
 ANY = Selector()  # matches every device

@@ -8,7 +8,8 @@
     pyvgpu.io/device-count        number of devices, equal shares of each; for all or by container
     pyvgpu.io/packing             fill devices one after the other, or all evenly
     pyvgpu.io/mig                 an instance of this MIG profile for each container
-    pyvgpu.io/isolation           hardware: an instance of the smallest profile that suffices
+    pyvgpu.io/isolation           hardware: an instance of the smallest profile that suffices;
+                                  mps: a device that MPS divides
     pyvgpu.io/topology-policy     of several devices: as near as possible, or NVLink, or one node
 
 The component that chooses devices reads them: the agent or the scheduler.
@@ -86,6 +87,7 @@ def read(annotations: Mapping[str, str]) -> DeviceSelector:
         **fields,
         instances=True,
         mig=_mig(annotations),
+        mps=isolation.read(annotations) is quota.Isolation.MPS,
         numa=None if numa is None else _numa(numa),
         least_memory=0
         if memory is None

@@ -68,25 +68,34 @@ _INSTANCES_ONLY = (
     f"is for MIG instances, which pods request with {names.MIG_ANNOTATION} or "
     f"{names.ISOLATION_ANNOTATION}: hardware"
 )
+_NO_MPS = "is not one that MPS divides (--mps names those)"
+_MPS_ONLY = f"is divided by MPS, which pods request with {names.ISOLATION_ANNOTATION}: mps"
 _CORDONED, _ELSEWHERE = "is cordoned", "is allocated by "
 CLOSED = (_CORDONED, _ELSEWHERE)  # prefixes of the reason why a device takes no new shares
 _MOST = 1 << 62  # of a number
-# Model, class, NUMA node and bytes of a device, whether it is a MIG device, and its MIG profiles
-# if it is for instances.
-_Kind = tuple[str, str, int | None, int, bool, tuple[datatypes.MigProfile, ...]]
+# Model, class, NUMA node and bytes of a device, whether it is a MIG device, whether MPS divides
+# it, and its MIG profiles if it is for instances.
+_Kind = tuple[str, str, int | None, int, bool, bool, tuple[datatypes.MigProfile, ...]]
 
 
 def unfit(device: datatypes.NodeDevice, selector: datatypes.Selector) -> str:
     """Return why *device* takes no share of this pod, whatever is free of it; empty if it does."""
     shut = _shut(device)
     # Compare identity first: comparing two selectors takes longer than all of the above.
-    if shut or (not device.profiles and (selector is datatypes.ANY or selector == datatypes.ANY)):
+    if shut or (
+        not _is_special(device) and (selector is datatypes.ANY or selector == datatypes.ANY)
+    ):
         return shut
     if device.uuid in selector.not_uuids:
         return "is excluded by the pod"
     if selector.uuids and device.uuid not in selector.uuids:
         return "is none of the devices that the pod names"
     return _not_of_kind(_kind(device), selector)
+
+
+def _is_special(device: datatypes.NodeDevice) -> bool:
+    """Return whether *device* takes only shares of pods that request its isolation."""
+    return device.mps or bool(device.profiles)
 
 
 def _shut(device: datatypes.NodeDevice) -> str:
@@ -107,12 +116,15 @@ def _kind(device: datatypes.NodeDevice) -> _Kind:
         device.numa,
         device.memory_bytes,
         device.instance,
+        device.mps,
         device.profiles,
     )
 
 
 def _not_of_kind(kind: _Kind, selector: datatypes.Selector) -> str:
-    model, compute_class, numa, memory_bytes, instance, profiles = kind
+    model, compute_class, numa, memory_bytes, instance, mps, profiles = kind
+    if selector.mps != mps:
+        return _NO_MPS if selector.mps else _MPS_ONLY
     if bool(selector.mig) != bool(profiles):
         return _NO_INSTANCES if selector.mig else _INSTANCES_ONLY
     if selector.mig not in ("", mig_placement.SMALLEST, *(one.name for one in profiles)):
@@ -184,9 +196,9 @@ def numbers(unit: int, free: Sequence[FreeCapacity]) -> capacity.Capacity:
 
 
 def _number(device: datatypes.NodeDevice, kinds: dict[_Kind, int]) -> int:
-    """Return the number of the device's kind; below -1 if it is for MIG instances."""
+    """Return the number of the device's kind; below -1 if it takes no pods but special ones."""
     number = kinds.setdefault(_kind(device), len(kinds))
-    return -2 - number if device.profiles else number
+    return -2 - number if _is_special(device) else number
 
 
 def asked(pod: datatypes.Pod) -> capacity.Ask:
@@ -208,7 +220,7 @@ def asked(pod: datatypes.Pod) -> capacity.Ask:
         None if selector == datatypes.ANY else allow,
         selector.uuids,
         selector.not_uuids,
-        bool(selector.mig),
+        selector.mps or bool(selector.mig),
     )
 
 

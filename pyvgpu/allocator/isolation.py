@@ -10,26 +10,39 @@ from pyvgpu import errors, names, quota
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pyvgpu.allocator import datatypes
+    from pyvgpu.allocator import datatypes, elastic
 
 TIME_SLICES = "time-slices"  # the allocation API of that name
 
 
 def read(annotations: Mapping[str, str]) -> quota.Isolation:
-    """Return the isolation of a pod's *annotations*, by default QUOTA; UsageError.
-
-    MPS is refused: agents run no MPS daemons, and a pod must not run without what it asks for.
-    """
+    """Return the isolation of a pod's *annotations*, by default QUOTA; UsageError."""
     text = annotations.get(names.ISOLATION_ANNOTATION)
     if text is None:
         return quota.Isolation.QUOTA
-    wanted = quota.Isolation.parse(text, names.ISOLATION_ANNOTATION)
-    if wanted is quota.Isolation.MPS:
+    return quota.Isolation.parse(text, names.ISOLATION_ANNOTATION)
+
+
+def check_need(need: datatypes.ContainerNeed) -> None:
+    """Raise UsageError unless MPS can serve *need*: a share of one device."""
+    if need.whole or need.count > 1:
+        asked = "whole devices" if need.whole else f"shares of {need.count} devices"
         raise errors.UsageError(
-            f"{names.ISOLATION_ANNOTATION} mps: must be quota or hardware in a cluster, such as "
-            "quota; MPS is for `pyvgpu run --sharing mps`"
+            f"{names.ISOLATION_ANNOTATION} mps: a container gets a share of one device, {asked} "
+            "are requested; valid would be 1 to 99 vcore and one device"
         )
-    return wanted
+
+
+def check_time_sharing(
+    isolation: quota.Isolation, wish: elastic.TimeSharing | None, priority: quota.Priority | None
+) -> None:
+    """Raise UsageError for options that divide time, under MPS, which does not."""
+    if isolation is quota.Isolation.MPS:
+        quota.Quota(
+            policy=quota.TimePolicy.HARD if wish is None else wish.policy,
+            priority=priority or quota.Priority.NORMAL,
+            isolation=isolation,
+        )
 
 
 class Means(enum.StrEnum):
@@ -43,8 +56,10 @@ class Means(enum.StrEnum):
     WHOLE = "whole-device"  # none: the container alone has the GPU
 
 
-def of_share(share: datatypes.NodeShare) -> Means:
-    """Return the means that hold a container to its *share*."""
+def of_share(share: datatypes.NodeShare, *, mps: bool = False) -> Means:
+    """Return the means that hold a container to its *share*; *mps*: MPS divides the device."""
+    if mps:
+        return Means.MPS
     in_mig_device = share.uuid.startswith(names.MIG_UUID_PREFIX)
     if share.mig or (in_mig_device and share.whole):
         return Means.HARDWARE
@@ -67,6 +82,8 @@ def of_device(device: datatypes.NodeDevice) -> Means:
     """Return the means that hold the tenants of a *device* to their shares."""
     if device.profiles:
         return Means.HARDWARE
+    if device.mps and not device.allocated_by:
+        return Means.MPS
     if device.instance:
         return Means.HARDWARE_AND_QUOTA
     return Means.TIME_SLICES if device.allocated_by == TIME_SLICES else Means.QUOTA

@@ -70,6 +70,7 @@ _DEVICE = _object(
     {
         "mig": {"type": "array", "items": _MIG_PROFILE},
         "taken": {"type": "array", "items": _PLACE},
+        "mps": {"type": "boolean"},
     },
 )
 

@@ -45,6 +45,7 @@ def check(schema, text):
         annotations.Published(1, ()),
         annotations.Published(1, cube_mesh()),
         annotations.Published(1, pcie(16)),
+        annotations.Published(1, (device(0, mps=True), device(1, mps=True, unhealthy="Xid 79"))),
         annotations.Published(
             1,
             (mig_profiles.gpu(taken=("1g.10gb@6",)),),
@@ -149,6 +150,7 @@ def test_malformed_annotations_are_refused(text, said):
         lambda d: d["devices"][0].update(links={"7": [1, 0]}),
         lambda d: d["devices"][0].update(links={"1": [9, 0]}),
         lambda d: d["devices"][0].update(links={"1": [1]}),
+        lambda d: d["devices"][0].update(mps=1),
         lambda d: d["grants"]["uid-9"]["main"][0].update(vcore=101),
         lambda d: d["grants"]["uid-9"]["main"][0].pop("uuid"),
     ],
@@ -158,6 +160,22 @@ def test_damaged_node_devices_are_refused(change):
     change(document)
     with pytest.raises(errors.DataError, match="pyvgpu.io/node-devices: is damaged"):
         annotations.read_node(json.dumps(document))
+
+
+@pytest.mark.parametrize(
+    "published",
+    [
+        pytest.param(device(0, mps=True), id="MPS"),
+        pytest.param(mig_profiles.gpu(), id="MIG instances"),
+    ],
+)
+def test_a_reader_that_does_not_know_the_isolation_sees_an_unhealthy_device(published):
+    document = json.loads(annotations.publish(annotations.Published(1, (published,))))
+    (found,) = document["devices"]
+    for field in ("mps", "mig", "taken"):
+        found.pop(field, None)
+    (read,) = annotations.read_node(json.dumps(document)).devices
+    assert read.unhealthy
 
 
 @pytest.mark.slow

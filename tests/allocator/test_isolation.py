@@ -1,7 +1,14 @@
 import pytest
 
 from pyvgpu import errors, quota
-from pyvgpu.allocator import datatypes, isolation
+from pyvgpu.allocator import (
+    datatypes,
+    elastic,
+    free_capacity,
+    isolation,
+    placement_explanation,
+    pod_placement,
+)
 
 
 @pytest.mark.parametrize(
@@ -10,15 +17,71 @@ from pyvgpu.allocator import datatypes, isolation
         pytest.param({}, quota.Isolation.QUOTA, id="none"),
         pytest.param({"pyvgpu.io/isolation": "quota"}, quota.Isolation.QUOTA, id="quota"),
         pytest.param({"pyvgpu.io/isolation": "hardware"}, quota.Isolation.HARDWARE, id="hardware"),
+        pytest.param({"pyvgpu.io/isolation": "mps"}, quota.Isolation.MPS, id="mps"),
     ],
 )
 def test_an_annotation_names_the_isolation(annotations, read):
     assert isolation.read(annotations) is read
 
 
-def test_mps_is_refused_in_a_cluster():
-    with pytest.raises(errors.UsageError, match="mps: must be quota or hardware in a cluster"):
-        isolation.read({"pyvgpu.io/isolation": "mps"})
+@pytest.mark.parametrize("wants_mps", [False, True])
+def test_pods_with_mps_and_others_never_meet_on_a_device(wants_mps):
+    devices = tuple(
+        datatypes.NodeDevice(f"GPU-{number}", number, 80 << 30, mps=number == 1)
+        for number in range(3)
+    )
+    need = datatypes.ContainerNeed(60, 1 << 30)
+    asked = datatypes.Pod(
+        (datatypes.Container("c", need),), selector=datatypes.Selector(mps=wants_mps)
+    )
+    held: list[datatypes.Holding] = []
+    for _ in range(1 if wants_mps else 2):
+        node = datatypes.NodeDevices(devices, tuple(held))
+        assert pod_placement.fits(free_capacity.of(node), asked)
+        (share,) = pod_placement.place(node, asked)["c"]
+        assert (share.uuid == "GPU-1") is wants_mps
+        assert not pod_placement.complaint(node, asked, {"c": (share,)})
+        held.append(datatypes.Holding(share, "other"))
+    full = datatypes.NodeDevices(devices, tuple(held))
+    assert not pod_placement.fits(free_capacity.of(full), asked)
+    said = "is not one that MPS divides" if wants_mps else "which pods request with .*: mps"
+    with pytest.raises(placement_explanation.Refused, match=said):
+        pod_placement.place(full, asked)
+    other = datatypes.NodeShare("GPU-0" if wants_mps else "GPU-1", 60, 1 << 30)
+    assert pod_placement.complaint(datatypes.NodeDevices(devices), asked, {"c": (other,)})
+
+
+def test_a_share_of_a_device_that_mps_divides_is_shown_as_that():
+    share = datatypes.NodeShare("GPU-1", 50, 1 << 30)
+    assert isolation.of_share(share, mps=True) == "mps"
+    device = datatypes.NodeDevice("GPU-1", 0, 80 << 30, mps=True)
+    assert isolation.describe([device]) == "gpu0=mps"
+
+
+@pytest.mark.parametrize(
+    ("need", "words"),
+    [
+        pytest.param(datatypes.ContainerNeed(100, 0), "whole devices are requested", id="whole"),
+        pytest.param(datatypes.ContainerNeed(50, 1, 2), "shares of 2 devices", id="several"),
+    ],
+)
+def test_mps_serves_shares_of_one_device_only(need, words):
+    with pytest.raises(errors.UsageError, match=f"{words}.*valid would be 1 to 99 vcore"):
+        isolation.check_need(need)
+
+
+@pytest.mark.parametrize(
+    ("wish", "priority"),
+    [
+        pytest.param(elastic.TimeSharing(quota.TimePolicy.ELASTIC, 80), None, id="elastic"),
+        pytest.param(None, quota.Priority.HIGH, id="priority"),
+    ],
+)
+def test_options_of_time_are_refused_under_mps(wish, priority):
+    isolation.check_time_sharing(quota.Isolation.QUOTA, wish, priority)
+    isolation.check_time_sharing(quota.Isolation.MPS, None, quota.Priority.NORMAL)
+    with pytest.raises(errors.UsageError, match="under MPS"):
+        isolation.check_time_sharing(quota.Isolation.MPS, wish, priority)
 
 
 @pytest.mark.parametrize("text", ["", "MPS", "mig", "2"])

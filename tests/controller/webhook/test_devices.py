@@ -447,6 +447,39 @@ def test_instances_that_a_known_gpu_has_are_admitted(annotations):
         assert not judge(pod, known=known).refusal
 
 
+# MPS.
+
+
+@pytest.mark.parametrize(
+    ("annotations", "vcore", "words"),
+    [
+        ({}, 100, "whole devices are requested; valid would be 1 to 99 vcore"),
+        ({"pyvgpu.io/device-count": "2"}, 50, "shares of 2 devices are requested"),
+        ({"pyvgpu.io/vcore-policy": "elastic"}, 50, "must be hard under MPS"),
+        ({"pyvgpu.io/priority": "high"}, 50, "must be normal under MPS"),
+    ],
+)
+def test_what_mps_cannot_give_is_refused(annotations, vcore, words):
+    noted = {"pyvgpu.io/isolation": "mps", **annotations}
+    units = 0 if vcore == 100 else 16
+    answer = judge(gpu.pod(gpu.container("a", vcore, units), annotations=noted))
+    assert answer.code == review.FORBIDDEN
+    assert words in answer.refusal
+
+
+def test_a_share_under_mps_is_admitted():
+    noted = {"pyvgpu.io/isolation": "mps", "pyvgpu.io/vcore-policy": "hard"}
+    assert not judge(gpu.pod(gpu.container("a", 50, 16), annotations=noted)).refusal
+
+
+def test_claims_give_no_shares_under_mps():
+    pod = gpu.pod(gpu.container("a", 10, 4), annotations={"pyvgpu.io/isolation": "mps"})
+    answer = devices.mutation(devices.Rules(claims=("team",)), lambda: (CUT,), gpu.no_claims)(
+        request(pod)
+    )
+    assert "claims give no devices that MPS divides" in answer.refusal
+
+
 def test_instances_are_not_made_for_claims():
     pod = gpu.pod(gpu.container("a", 10, 4), annotations={"pyvgpu.io/mig": "1g.10gb"})
     answer = devices.mutation(devices.Rules(claims=("team",)), lambda: (CUT,), gpu.no_claims)(

@@ -177,7 +177,7 @@ class Agent:
                 watched.wake,
                 instances,
             )
-            stack.callback(found.stop)
+            stack.callback(found.close)
             stack.callback(found.limits.stop)
             observers.growing.add(found.limits.grow)
             marks: Callable[[str], display.PodOwner] = display.no_marks

@@ -98,6 +98,8 @@ class AgentSettings:
     time_slicing: TimeSlicing = dataclasses.field(default_factory=TimeSlicing)
     # UUIDs of GPUs in MIG mode on which pods get instances, or ALL; none: on no GPU.
     dynamic_mig: frozenset[str] = frozenset()
+    # UUIDs of devices that MPS divides, or ALL; none: no device.
+    mps: frozenset[str] = frozenset()
     suspend: bool = False  # suspend pods whose annotations request it
     driver_limits: bool = True  # also let the driver enforce memory limits, where it can
     beside_nvidia: bool = False  # offer devices though NVIDIA's plugin gives out the same ones
@@ -116,14 +118,25 @@ class AgentSettings:
 
 def read_dynamic_mig(text: str, option: str) -> frozenset[str]:
     """Return the GPUs on which pods get MIG instances: UUIDs, ALL, or nothing; UsageError."""
+    return _read_devices(text, option, "GPUs", ("GPU-",))
+
+
+def read_mps(text: str, option: str) -> frozenset[str]:
+    """Return the devices that MPS divides: UUIDs, ALL, or nothing; UsageError."""
+    return _read_devices(text, option, "devices", ("GPU-", names.MIG_UUID_PREFIX))
+
+
+def _read_devices(
+    text: str, option: str, what: str, beginnings: tuple[str, ...]
+) -> frozenset[str]:
     if text == "none":
         return frozenset()
     found = frozenset(word.strip() for word in text.split(","))
     if (ALL in found and len(found) > 1) or not all(
-        word == ALL or word.startswith("GPU-") for word in found
+        word == ALL or word.startswith(beginnings) for word in found
     ):
         raise errors.UsageError(
-            f"{option} {text!r}: must be none, all, or UUIDs of GPUs separated by commas, "
+            f"{option} {text!r}: must be none, all, or UUIDs of {what} separated by commas, "
             "such as GPU-6f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
         )
     return found

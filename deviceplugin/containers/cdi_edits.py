@@ -6,6 +6,8 @@
     /run/pyvgpu-clock         the clocks of its devices, read-only
     /usr/lib/<triplet>/...    the libraries again, in the loader's default path
     /usr/local/cuda/compat    the same, over a newer driver that an image brings along
+    /run/pyvgpu-mps           of a device that MPS divides: the folder of its daemon
+    /dev/shm                  the same: the one that the daemon has
     /dev/...                  the nodes of its devices, and those that every device needs
 
 A container of whole devices has the driver itself and no quota. LD_LIBRARY_PATH is never set: it
@@ -17,14 +19,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import logging
 import platform
 import posixpath
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu import device, errors, names
+from pyvgpu import device, errors, names, quota
 from pyvgpu.deviceplugin import grants
+from pyvgpu.machine import mps_limits
 from pyvgpu.volumes import capabilities, cdi, installation, mirror_plan
 
 if TYPE_CHECKING:
@@ -32,11 +36,15 @@ if TYPE_CHECKING:
 
     from pyvgpu.deviceplugin.grants import Grant
 
+log = logging.getLogger(__name__)
+
 LIBRARIES = "/usr/local/pyvgpu"
 QUOTA = "/etc/pyvgpu"
 USAGE = "/run/pyvgpu/usage"
 CLOCKS = "/run/pyvgpu-clock"
 COMPAT = "/usr/local/cuda/compat"
+MPS = "/run/pyvgpu-mps"
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 -- a mount point
 CLOCK_FOLDER = "clock"  # in the grant's folder
 
 # The loader's default folders: Debian's, then Red Hat's.
@@ -60,6 +68,15 @@ class Hook:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class MpsFiles:
+    """The devices that MPS divides, and the folders of their daemons."""
+
+    folder: Path  # has a folder for each device, named by its UUID
+    shared_memory: Path
+    facts: Mapping[str, mps_limits.DeviceFacts]  # by UUID
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class NodeDriver:
     """The node's driver files, devices and device nodes for containers."""
 
@@ -79,6 +96,7 @@ class NodeDriver:
     folders: tuple[str, ...] = ()  # further mount points of the mirror in containers
     minors: Mapping[str, int] = dataclasses.field(default_factory=dict)  # of GPUs, by UUID
     proc: Path = Path("/proc")  # with the driver's list of capabilities
+    mps: MpsFiles | None = None  # None: MPS divides no device
     hook: Hook | None = None  # for containers of shares, where the driver can limit them itself
     # Cache of each volume's mounts, the same for all containers.
     mounted: dict[str, tuple[dict[str, Any], ...]] = dataclasses.field(
@@ -119,6 +137,9 @@ def written(grant: Grant, folder: Path, driver: NodeDriver) -> bytes:
 
     The CDI device is named by the grant's id. DataError if *driver* lacks a device.
     """
+    if grant.isolation is quota.Isolation.MPS:
+        edits = _under_mps(grant, folder, driver)
+        return cdi.content(cdi.document(names.GRANT_KIND, {grant.id: edits}))
     uuids = tuple(share.uuid for share in grant.shares)
     form = _form(f"grant {grant.id}", folder.parent, uuids, driver, whole=grant.whole)
     text = form.replace(_ANY.encode(), grant.id.encode())
@@ -129,6 +150,29 @@ def written(grant: Grant, folder: Path, driver: NodeDriver) -> bytes:
     noted = json.dumps({names.GRANT_KIND: json.dumps(grants.dump(grant))}).encode()
     text = text.replace(cdi.VERSION.encode(), cdi.NOTED_VERSION.encode(), 1)
     return text.replace(name, name + b', "annotations": ' + noted, 1)
+
+
+def _under_mps(grant: Grant, folder: Path, driver: NodeDriver) -> dict[str, object]:
+    """Return the edits of a share of a device that MPS divides; they differ by its amounts."""
+    (one,) = grant.shares
+    facts = None if driver.mps is None else driver.mps.facts.get(one.uuid)
+    if driver.mps is None or facts is None:
+        raise errors.DataError(f"grant {grant.id}: MPS does not divide device {one.uuid}")
+    edits = _edits(f"grant {grant.id}", (one.uuid,), folder, driver)
+    limit = mps_limits.limit_sms(one.vcore, facts)
+    if limit.lowered:
+        log.info("%s: %s", grant.label, mps_limits.describe_lowered(one.vcore, limit, one.uuid))
+    limited = grant.share_of(one, driver.devices[one.uuid])
+    variables = {**driver.environment, **mps_limits.variables(limited, limit, Path(MPS))}
+    mounts = (
+        cdi.mount(driver.mps.folder / one.uuid, MPS, _READ_WRITE),
+        cdi.mount(driver.mps.shared_memory, SHARED_MEMORY, _READ_WRITE),
+    )
+    return {
+        **edits,
+        "mounts": [*_mounts(installation.SHARED, folder, driver), *mounts],
+        "env": [f"{name}={value}" for name, value in sorted(variables.items())],
+    }
 
 
 def ready(folder: Path, driver: NodeDriver) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pynvml
 
-from pyvgpu import share
+from pyvgpu import quota, share
 from pyvgpu.allocator import datatypes
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ctypes import c_void_p
 
     from pyvgpu import device
+    from pyvgpu.machine import mps_limits
     from pyvgpu.volumes import cdi
 
 _PATHS = {
@@ -54,6 +55,7 @@ class InventoryDevice:
     compute_capability: str = ""  # such as 9.0; empty: not reported
     pcie_root: str = ""  # its host bridge, such as pci0000:00; empty: not known
     profiles: tuple[datatypes.MigProfile, ...] = ()  # if pods get MIG instances on it
+    mps: mps_limits.DeviceFacts | None = None  # if MPS may divide it
 
     def fact(
         self,
@@ -62,12 +64,15 @@ class InventoryDevice:
         cordoned: bool = False,
         allocated_by: str = "",
         taken: tuple[str, ...] = (),
+        mps: bool = False,
     ) -> datatypes.NodeDevice:
         """Return the device in the allocator's form."""
+        isolation = quota.Isolation.MPS if mps else quota.Isolation.QUOTA
+        memory_bytes = share.usable_bytes(self.device, isolation)
         return datatypes.NodeDevice(
             uuid=self.device.uuid,
             index=self.device.index,
-            memory_bytes=max(self.device.memory_bytes, 1),  # schedulers refuse one of 0 bytes
+            memory_bytes=max(memory_bytes, 1),  # schedulers refuse one of 0 bytes
             model=self.device.name,
             compute_class=self.compute_class,
             numa=self.numa,
@@ -79,6 +84,7 @@ class InventoryDevice:
             least_bytes=1 if self.profiles else self.device.context_bytes + share.LEAST_ROOM_BYTES,
             profiles=self.profiles,
             taken=taken,
+            mps=mps,
         )
 
 

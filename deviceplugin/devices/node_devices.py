@@ -14,9 +14,10 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import device, errors, names, nvml
+from pyvgpu import device, errors, names, nvml, quota
 from pyvgpu.deviceplugin.audit import auditor, quota_audit
-from pyvgpu.deviceplugin.devices import health, inventory, node_driver
+from pyvgpu.deviceplugin.containers import cdi_edits
+from pyvgpu.deviceplugin.devices import health, inventory, mps_daemons, node_driver
 from pyvgpu.deviceplugin.grants import events
 from pyvgpu.deviceplugin.kubelet import device_ids
 from pyvgpu.machine import arbiter
@@ -69,6 +70,8 @@ class Devices:
         self.limits = made.limits(settings, lambda: grant_manager.known)
         self._instances = instances
         made.freed = self._see_freed
+        self._mps = mps_daemons.MpsDaemons(settings.run, self._hear_mps, self._hear_lost)
+        self._by_mps: frozenset[str] = frozenset()
         self._lock = threading.Lock()
         self._seen: tuple[inventory.InventoryDevice, ...] = ()
         self._driver = inventory.DriverVersions()
@@ -108,11 +111,13 @@ class Devices:
             self._driver = inventory.DriverVersions(now.release, found.cuda_version)
             able = found.limits and self._settings.driver_limits and tree_users.sees_all()
             hook = self.limits.meet(found.library if able else None)
-            self._made.driver = dataclasses.replace(found.driver, hook=hook)
+            mps = self._divide(found)
+            self._made.driver = dataclasses.replace(found.driver, hook=hook, mps=mps)
             self._nvml = _nvml(found.library) if tree_users.sees_all() else None
             self._checkpoints = checkpoint_calls.CheckpointDriver(
                 found.library.with_name(names.LIBCUDA), found.library, _machine(), now.release
             )
+        self._mps.look()  # so that a device with a daemon is not unhealthy for a moment
         self._doors.meet(
             (seen.device.uuid for seen in found.seen), self._grant_manager.known.values()
         )
@@ -141,6 +146,36 @@ class Devices:
         )
         threading.Thread(target=self._auditor.run, name="auditor", daemon=True).start()
         return True
+
+    def _divide(self, found: node_driver.Hardware) -> cdi_edits.MpsFiles | None:
+        """Have MPS daemons for the devices to divide, unless containers share them otherwise."""
+        there: dict[str, set[quota.Isolation]] = {}
+        for grant in self._grant_manager.known.values():
+            for share in grant.shares:
+                there.setdefault(share.uuid, set()).add(grant.isolation)
+        divided = []
+        for seen in found.seen:
+            uuid = seen.device.uuid
+            if seen.mps is not None and quota.Isolation.QUOTA in there.get(uuid, ()):
+                log.warning(
+                    "MPS does not divide device %s before the containers that have it now are "
+                    "gone, and the agent has started again",
+                    uuid,
+                )
+            elif seen.mps is not None:
+                divided.append(mps_daemons.MpsDevice(uuid, seen.device.label, seen.mps))
+        self._by_mps = frozenset(one.uuid for one in divided)
+        driver = mps_daemons.MpsDriver(
+            self._settings.driver_root,
+            found.library,
+            found.driver.release,
+            found.driver.environment,
+        )
+        self._mps.follow(divided, driver)
+        facts = {one.uuid: one.facts for one in divided}
+        if not facts:
+            return None
+        return cdi_edits.MpsFiles(self._mps.folder, self._mps.shared_memory, facts)
 
     @property
     def nvml(self) -> arbiter.Nvml | None:
@@ -174,6 +209,7 @@ class Devices:
             if self._doors.published(known.uuid)
             and known.unhealthy not in (nvml.MIG_MODE, nvml.MIG_DIVIDED)
             and not known.profiles
+            and not known.mps
         )
         return ForClaims(seen, open_to_claims, driver)
 
@@ -217,6 +253,14 @@ class Devices:
         self._other_plugin = other_plugin
         self.show()
 
+    def close(self) -> None:
+        """End all, and the MPS daemons of devices that no container has."""
+        self.stop()
+        held = {
+            share.uuid for grant in self._grant_manager.known.values() for share in grant.shares
+        }
+        self._mps.stop(held.__contains__)
+
     def stop(self) -> None:
         """Stop health checks and audit."""
         watcher, self._watcher = self._watcher, None
@@ -259,9 +303,8 @@ class Devices:
     def _hear(self, news: Mapping[str, str]) -> None:
         for uuid, reason in news.items():
             log.warning("device %s is %s", uuid, f"unhealthy: {reason}" if reason else "healthy")
-            for grant in self._grant_manager.known.values():
-                if any(share.uuid == uuid for share in grant.shares):
-                    self._grant_manager.observers.reported(_news(grant, uuid, reason))
+            for grant in self._grants_on(uuid):
+                self._grant_manager.observers.reported(_news(grant, uuid, reason))
         with self._lock:
             left = [new for new in news if self._unhealthy.get(new) in _MODES]
             self.outdated |= any(news[new] != self._unhealthy[new] for new in left)
@@ -278,6 +321,26 @@ class Devices:
         if self.outdated:
             self._wake()
 
+    def _hear_mps(self, uuid: str, reason: str, *, is_known: bool) -> None:
+        """Show the health of a device that MPS divides; report it unless pods know it."""
+        for grant in () if is_known else self._grants_on(uuid):
+            self._grant_manager.observers.reported(_news(grant, uuid, reason))
+        self.show()
+
+    def _hear_lost(self, uuid: str, text: str) -> None:
+        log.warning("device %s: %s", uuid, text)
+        for grant in self._grants_on(uuid):
+            said = f"device {uuid}, which this pod uses: {text}"
+            reason = events.Reason.PROGRAMS_LOST
+            self._grant_manager.observers.reported(_event(grant, said, reason))
+
+    def _grants_on(self, uuid: str) -> list[Grant]:
+        return [
+            grant
+            for grant in self._grant_manager.known.values()
+            if any(share.uuid == uuid for share in grant.shares)
+        ]
+
     def _see_freed(self) -> None:
         """Show the devices after the occupied MIG placements have changed, or read them again."""
         if self._instances is not None and self._instances.is_outdated:
@@ -288,8 +351,12 @@ class Devices:
     def _trouble(self, uuid: str) -> str:
         if self._away:
             return "the driver is gone"
-        return self._unhealthy.get(uuid, "") or device_ids.too_many(
-            [seen.device.memory_bytes for seen in self._seen], self._settings.unit
+        return (
+            self._unhealthy.get(uuid, "")
+            or self._mps.trouble(uuid)
+            or device_ids.too_many(
+                [seen.device.memory_bytes for seen in self._seen], self._settings.unit
+            )
         )
 
     def show(self) -> None:
@@ -304,6 +371,7 @@ class Devices:
                         taken=()
                         if self._instances is None
                         else self._instances.taken(seen.device.uuid),
+                        mps=seen.device.uuid in self._by_mps,
                     )
                     for seen in self._seen
                 ]
@@ -332,13 +400,17 @@ def _first_reason(seen: inventory.InventoryDevice, before: Mapping[str, str]) ->
 
 def _news(grant: Grant, uuid: str, reason: str) -> events.GrantEvent:
     """Return the event that reports a device's health to the pod that uses it."""
-    owner = grant.owner
-    uid, namespace, pod = (owner.uid, owner.namespace, owner.pod) if owner else ("", "", "")
     if not reason:
         text = f"device {uuid}, which this pod uses, is healthy again"
-        return events.GrantEvent(uid, namespace, pod, text, events.Reason.DEVICE_HEALTHY)
+        return _event(grant, text, events.Reason.DEVICE_HEALTHY)
     text = (
         f"device {uuid}, which this pod uses, is unhealthy: {reason}. Work on it may fail; a new "
         "pod gets another device"
     )
-    return events.GrantEvent(uid, namespace, pod, text, events.Reason.DEVICE_UNHEALTHY)
+    return _event(grant, text, events.Reason.DEVICE_UNHEALTHY)
+
+
+def _event(grant: Grant, text: str, reason: events.Reason) -> events.GrantEvent:
+    owner = grant.owner
+    uid, namespace, pod = (owner.uid, owner.namespace, owner.pod) if owner else ("", "", "")
+    return events.GrantEvent(uid, namespace, pod, text, reason)

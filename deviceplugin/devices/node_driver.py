@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 import pynvml
 
 from pyvgpu import device, errors, names, nvml
+from pyvgpu.deviceplugin import agent_settings
 from pyvgpu.deviceplugin.agent_settings import Profile
 from pyvgpu.deviceplugin.containers import cdi_edits, mig_instances
 from pyvgpu.deviceplugin.devices import inventory
 from pyvgpu.machine import memory_limit
-from pyvgpu.run import context_overhead
+from pyvgpu.run import context_overhead, mps_run
 from pyvgpu.simulation import simulator
 from pyvgpu.volumes import capabilities, cdi, find, installation, manifest, mirror_plan
 
@@ -76,6 +77,7 @@ def look(
                 else one
                 for one in inventory.look(found, settings.classes)
             )
+            seen = tuple(_with_mps(one, settings.mps) for one in seen)
             cuda_version = inventory.cuda_version()
             limits = any(
                 memory_limit.is_offered(gpu.uuid) for gpu in found if gpu.uuid not in gpus
@@ -111,6 +113,13 @@ def look(
         limits,
         frozenset() if instances is None else instances.stranded,
     )
+
+
+def _with_mps(one: inventory.InventoryDevice, wanted: frozenset[str]) -> inventory.InventoryDevice:
+    """Return a device with the facts that MPS needs, if its UUID or ALL is *wanted*."""
+    if one.profiles or one.device.mig or not wanted & {one.device.uuid, agent_settings.ALL}:
+        return one
+    return dataclasses.replace(one, mps=mps_run.read_facts(one.device.uuid))
 
 
 def _undivided(

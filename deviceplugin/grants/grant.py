@@ -94,6 +94,7 @@ class Grant:
     prioritized: bool = False  # the priority comes from them
     chosen: bool = False  # the scheduler chose its devices, and signed the choice
     claim: GrantClaim | None = None
+    isolation: quota.Isolation = quota.Isolation.QUOTA  # MPS, or that of the quota
 
     def __post_init__(self) -> None:
         if not is_id(self.id):
@@ -137,7 +138,15 @@ class Grant:
 
     def share_of(self, one: datatypes.NodeShare, held: device.Device) -> share.Share:
         """Return *one* of its shares as a quota of the device *held*."""
-        return share.Share(held, one.vcore, one.vmemory, self.policy, self.ceiling, self.priority)
+        return share.Share(
+            held,
+            one.vcore,
+            one.vmemory,
+            self.policy,
+            self.ceiling,
+            self.priority,
+            self.isolation,
+        )
 
     @property
     def whole(self) -> bool:
@@ -173,6 +182,7 @@ def dump(grant: Grant) -> dict[str, Any]:
         **_priority(grant),
         **({"prioritized": True} if grant.prioritized else {}),
         **({"claim": _claim(grant.claim)} if grant.claim else {}),
+        **({"isolation": "mps"} if grant.isolation is quota.Isolation.MPS else {}),
     }
 
 
@@ -226,6 +236,7 @@ def load(found: Any) -> Grant:
             prioritized=bool(found.get("prioritized")),
             chosen=bool(found.get("chosen")),
             claim=None if claim is None else _load_claim(claim),
+            isolation=quota.Isolation.parse(found.get("isolation", "quota"), "isolation"),
         )
     except (KeyError, TypeError, ValueError, AttributeError, errors.UsageError) as exc:
         raise errors.DataError(f"invalid grant: {exc!r}") from exc

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from pyvgpu import quota
 from pyvgpu.allocator import datatypes
 from pyvgpu.deviceplugin import grants
 from pyvgpu.deviceplugin.grants import holdings, placement, pod_identity
@@ -131,8 +132,9 @@ def bound(
     own: Mapping[str, grants.Grant],
     shares: placement.Shares,
     chosen: placement.Chosen,
+    devices: Sequence[datatypes.NodeDevice],
 ) -> dict[str, grants.Grant]:
-    """Return the grants *own* of the containers in *shares*, bound to these shares."""
+    """Return the grants *own* of the containers in *shares*, bound to these of *devices*."""
     return {
         container.name: dataclasses.replace(
             own[container.name],
@@ -140,10 +142,21 @@ def bound(
             vmemory_ids=container.vmemory,
             shares=shares[container.name],
             chosen=chosen.shares is not None,
+            isolation=isolation_on(shares[container.name], devices),
         )
         for container in pod.containers
         if container.name in shares
     }
+
+
+def isolation_on(
+    shares: Iterable[datatypes.NodeShare], devices: Iterable[datatypes.NodeDevice]
+) -> quota.Isolation:
+    """Return the isolation of a grant with these *shares* of the node's *devices*."""
+    by_mps = {device.uuid for device in devices if device.mps}
+    if any(share.uuid in by_mps for share in shares):
+        return quota.Isolation.MPS
+    return quota.Isolation.QUOTA
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -173,6 +186,8 @@ class NodeCapacity:
         asked = chosen.wanted.pod(wishes, self.packing)
         if asked.selector.mig:
             placement.check_instances(wishes)
+        if asked.selector.mps:
+            placement.check_mps(wishes)
         now = datatypes.NodeDevices(tuple(self.devices), self.allocated.held(self.known))
         try:
             return placement.place_pod(now, lambda: self._empty({pod.uid}, chosen), asked, chosen)

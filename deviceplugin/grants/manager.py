@@ -9,6 +9,7 @@ specification, so no container starts on it, whichever calls kubelet makes or om
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import logging
 import threading
@@ -127,7 +128,8 @@ class GrantManager:
         if not found:
             return
         for grant in lifecycle.recovered(found, entries, self._sources.pods.listing()):
-            self._checkpoint.put(grant)
+            isolation = grant_binding.isolation_on(grant.shares, self._devices)
+            self._checkpoint.put(dataclasses.replace(grant, isolation=isolation))
             log.info("recovered %s of %s", grant.id, grant.label)
 
     def see(self, devices: Sequence[datatypes.NodeDevice]) -> None:
@@ -376,7 +378,7 @@ class GrantManager:
         self._queue.pop(pod.uid, None)
         if self._waiting.pop(pod.uid, None) is not None:
             self.observers.withdrawn(pod.uid, events.Reason.WAITS)
-        new = grant_binding.bound(pod, own, shares, chosen)
+        new = grant_binding.bound(pod, own, shares, chosen, self._devices)
         if new:
             self._checkpoint.note(*new.values(), soon=alone)
         return grant_binding.Bound(one, own | new, new)

@@ -14,6 +14,7 @@ from pyvgpu.allocator import (
     datatypes,
     device_selector,
     free_capacity,
+    isolation,
     mig_placement,
     placement_explanation,
     pod_placement,
@@ -138,6 +139,15 @@ def check_instances(wishes: Iterable[datatypes.Container]) -> None:
     for wish in wishes:
         try:
             mig_placement.check_need(wish.need)
+        except errors.UsageError as exc:
+            raise RefusedError(f"container {wish.name}: {exc}", final=True) from exc
+
+
+def check_mps(wishes: Iterable[datatypes.Container]) -> None:
+    """Raise RefusedError for a container that cannot be served by MPS."""
+    for wish in wishes:
+        try:
+            isolation.check_need(wish.need)
         except errors.UsageError as exc:
             raise RefusedError(f"container {wish.name}: {exc}", final=True) from exc
 

@@ -12,7 +12,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, names, quantity, quota, share
-from pyvgpu.allocator import datatypes, elastic
+from pyvgpu.allocator import datatypes, elastic, isolation
 from pyvgpu.machine import quota_socket
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def wished(
     """
     if grant.whole or not grant.bound:
         return grant  # there is no quota to change
+    isolation.check_time_sharing(grant.isolation, wish, priority)
     usual = grant.claim or elastic.TimeSharing()
     if priority is not None:
         grant = dataclasses.replace(grant, priority=priority, prioritized=True)

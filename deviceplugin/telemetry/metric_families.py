@@ -226,12 +226,12 @@ DEVICE: tuple[tuple[Figure, Callable[[DeviceSample], float | None]], ...] = (
 CONTAINER_MEANS = Figure(
     "pyvgpu_container_isolation_info",
     "The means that hold a container to its share, as a label: quota, hardware (a MIG device of "
-    "its own), hardware+quota (a share of a MIG device) or whole-device; always 1.",
+    "its own), hardware+quota (a share of a MIG device), mps or whole-device; always 1.",
 )
 DEVICE_MEANS = Figure(
     "pyvgpu_device_isolation_info",
     "The means that hold the containers of a device to their shares, as a label: quota, hardware "
-    "(MIG instances), hardware+quota (a MIG device) or time-slices; always 1.",
+    "(MIG instances), hardware+quota (a MIG device), mps or time-slices; always 1.",
 )
 FINDINGS = Figure("pyvgpu_audit_findings", "Quota violations that the audit finds now, by kind.")
 AUDITS = Figure(
@@ -292,7 +292,7 @@ def parts(sources: MetricSources) -> Iterator[ContainerSample]:
                 limits[index] if index < len(limits) else 0,
                 0 if moved is None else moved.to_host[index],
                 0 if moved is None else moved.to_device[index],
-                isolation.of_share(share),
+                isolation.of_share(share, mps=grant.isolation is quota.Isolation.MPS),
             )
 
 

@@ -288,6 +288,15 @@ CONTAINERS = Group(
             "none",
         ),
         Option(
+            "--mps",
+            "none|all|UUID,...",
+            "mps",
+            "devices that MPS divides among pods with the isolation mps, and no others: the agent "
+            "runs their daemons",
+            agent_settings.read_mps,
+            "none",
+        ),
+        Option(
             "--no-driver-limits",
             "",
             "driver_limits",
@@ -415,6 +424,8 @@ def settings_of(
         raise errors.UsageError(
             "--dynamic-mig: MIG instances need CDI; leave out --no-require-cdi"
         )
+    if made.mps and not made.require_cdi:
+        raise errors.UsageError("--mps: MPS needs CDI; leave out --no-require-cdi")
     if (made.placement is Placement.EXTENDER) != (made.placement_key is not None):
         raise errors.UsageError(
             "--placement extender and --placement-key FILE go together, such as --placement "

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 PROGRAM = "nvidia-cuda-mps-control"
 PERIOD_SECONDS = 1.0  # between two looks at a daemon
-_PATIENCE_SECONDS = 10.0  # for one command
+PATIENCE_SECONDS = 10.0  # for one command
 _FAULT = "FAULT"
 _CALL = "get_default_active_thread_percentage"
 _LOCK_FILE = "lock"
@@ -53,6 +53,7 @@ class Daemon:
     uuid: str  # of the device
     label: str
     environment: Mapping[str, str]  # that the driver needs
+    for_all: bool = False  # one server for all users, whose folder all may enter
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,6 +62,9 @@ class ServerState:
 
     pid: int  # 0: none has started yet
     faulty: bool = False
+
+
+NO_SERVER = ServerState(0)
 
 
 def find_program(libcuda: Path) -> Path:
@@ -115,14 +119,14 @@ def _start(daemon: Daemon) -> str:
     try:
         pid = os.posix_spawn(
             daemon.program,
-            [str(daemon.program), "-d"],
+            [str(daemon.program), "-d", *(["-multiuser-server"] if daemon.for_all else [])],
             environment,
             file_actions=actions,
             setsigmask=(),
         )
     except OSError as exc:
         raise errors.UnavailableError(f"sharing mps: {daemon.program}: {exc.strerror}") from exc
-    deadline = time.monotonic() + _PATIENCE_SECONDS
+    deadline = time.monotonic() + PATIENCE_SECONDS
     # The supervisor's wait for all children may have reaped it.
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(pid, os.WNOHANG)[0] == 0 and time.monotonic() < deadline:
@@ -134,17 +138,22 @@ def server_state(daemon: Daemon) -> ServerState:
     """Return the state of the daemon's server; UnavailableError if the daemon does not answer."""
     pids = _send(daemon, "get_server_list").split()
     if not pids:
-        return ServerState(0)
+        return NO_SERVER
     return ServerState(
         int(pids[-1]), _send(daemon, f"get_server_status {pids[-1]}").strip() == _FAULT
     )
+
+
+def has_clients(daemon: Daemon, server: ServerState) -> bool:
+    """Tell whether programs are connected to a *server*; UnavailableError."""
+    return bool(_send(daemon, f"get_client_list {server.pid}").split())
 
 
 def end_if_unused(daemon: Daemon, registries: reservations.Registries) -> None:
     """End the daemon and remove its folder, if no run of its device is left."""
     with registries.steady() as live:
         if not any(_uses(reservation, daemon) for reservation in live):
-            _end(daemon)
+            end(daemon)
 
 
 def end_unused(registries: reservations.Registries) -> None:
@@ -158,7 +167,7 @@ def end_unused(registries: reservations.Registries) -> None:
                 uuid = folder.name.removeprefix(prefix)
                 daemon = _found(folder, uuid)
                 if not any(_uses(reservation, daemon) for reservation in live):
-                    _end(daemon)
+                    end(daemon)
 
 
 def _folders(registry: Path, prefix: str) -> list[Path]:
@@ -179,7 +188,7 @@ def _found(folder: Path, uuid: str) -> Daemon:
     return Daemon(program, folder, uuid, uuid, environment)
 
 
-def _end(daemon: Daemon) -> None:
+def end(daemon: Daemon) -> None:
     """End the daemon, by force if it does not obey, and remove its folder."""
     with contextlib.suppress(errors.UnavailableError, OSError), _locked(daemon):
         with _process(daemon.folder) as process:
@@ -216,7 +225,7 @@ def _read_pid(folder: Path) -> int | None:
 
 
 def _has_ended(process: int) -> bool:
-    return bool(select.select([process], [], [], _PATIENCE_SECONDS)[0])
+    return bool(select.select([process], [], [], PATIENCE_SECONDS)[0])
 
 
 class Watcher:
@@ -224,7 +233,7 @@ class Watcher:
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
-        self._server = ServerState(0)
+        self._server = NO_SERVER
         self._complaint = ""
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="mps", daemon=True)
@@ -237,7 +246,7 @@ class Watcher:
         """Stop the checks. Harmless if they were never started."""
         self._stopped.set()
         if self._thread.ident is not None:
-            self._thread.join(_PATIENCE_SECONDS)
+            self._thread.join(PATIENCE_SECONDS)
 
     def look(self) -> None:
         """Check the daemon once."""
@@ -263,7 +272,7 @@ class Watcher:
     def _restart(self) -> None:
         if self._stopped.is_set():
             return
-        before, self._server = self._server, ServerState(0)
+        before, self._server = self._server, NO_SERVER
         try:
             ensure(self._daemon)
         except errors.UnavailableError as exc:
@@ -311,7 +320,7 @@ def _send(daemon: Daemon, command: str) -> str:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=_PATIENCE_SECONDS,
+            timeout=PATIENCE_SECONDS,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as exc:
@@ -342,6 +351,8 @@ def _locked(daemon: Daemon) -> Iterator[None]:
     """Hold the lock of the daemon's folder, which is created if it is missing."""
     with contextlib.suppress(FileExistsError):
         daemon.folder.mkdir(mode=0o700)
+        if daemon.for_all:
+            daemon.folder.chmod(0o755)
     found = daemon.folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
         raise errors.UnavailableError(

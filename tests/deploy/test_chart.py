@@ -13,6 +13,8 @@ from charted import arguments, made
 from pyvgpu.cli import device_plugin
 from pyvgpu.controller.scheduler import config_check
 from pyvgpu.deviceplugin import agent_settings as agent_settings
+from pyvgpu.deviceplugin.containers import cdi_edits
+from pyvgpu.deviceplugin.devices import mps_daemons
 
 SECOND = ("scheduler.mode=second", "kubeScheduler.image=own/kube-scheduler:1")
 
@@ -226,6 +228,20 @@ def test_time_slices_are_off_unless_replicas_are_set():
     device_plugin.prepare_parser(options)
     found, _ = device_plugin.settings_of(options.parse_args(said[1:]))
     assert found.time_slicing == agent_settings.TimeSlicing(4, "nvidia.com/gpu.shared")
+
+
+@pytest.mark.parametrize(
+    ("value", "mounted"),
+    [pytest.param("none", False, id="off"), pytest.param("all", True, id="on")],
+)
+def test_mps_daemons_have_the_shared_memory_that_containers_get(value, mounted):
+    things = made(f"agent.mps={value}")
+    assert ("--mps=all" in arguments(things, "DaemonSet", "agent")) is mounted
+    (container,) = things["DaemonSet", "agent"]["spec"]["template"]["spec"]["containers"]
+    mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
+    place = f"{mps_daemons.FOLDER}/{mps_daemons.SHARED_MEMORY}"
+    expected = {"name": "run", "mountPath": cdi_edits.SHARED_MEMORY, "subPath": place}
+    assert mounts.get(cdi_edits.SHARED_MEMORY) == (expected if mounted else None)
 
 
 def test_a_resource_is_either_converted_or_sliced():

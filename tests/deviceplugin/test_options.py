@@ -110,6 +110,7 @@ WRONG = {
     "--volume-config": ("", "must name a file"),
     "--extra-config": ("", "must name a file"),
     "--dynamic-mig": ("0", "must be none, all, or UUIDs of GPUs separated by commas, such as GPU"),
+    "--mps": ("0", "must be none, all, or UUIDs of devices separated by commas, such as GPU"),
     "--node-dev": ("", "must name a path"),
     "--ignore-xids": ("13;31", "must be numbers from 1 to 9999, separated by commas"),
     "--recover-seconds": ("1.5", "whole number of seconds from 1 to 86400, such as 60"),

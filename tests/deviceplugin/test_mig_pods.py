@@ -6,6 +6,7 @@ import re
 import signal
 
 import cluster_of_one
+import mig_node
 import node_process
 import pytest
 import simulated_node
@@ -17,27 +18,13 @@ from pyvgpu.simulation import mig, simulator
 
 pytestmark = pytest.mark.slow
 
-CAPS = 235  # a major number
-
-
-def capabilities(proc):
-    """Write the driver's files of all instances that a GPU can have below *proc*."""
-    proc.mkdir(exist_ok=True)
-    (proc / "devices").write_text(f"Character devices:\n{CAPS} nvidia-caps\n")
-    for instance in range(15):
-        own = proc / f"driver/nvidia/capabilities/gpu0/mig/gi{instance}"
-        minor = 3 + 9 * instance
-        for path, number in ((own, minor), (own / "ci0", minor + 1)):
-            path.mkdir(parents=True, exist_ok=True)
-            (path / "access").write_text(f"DeviceFileMinor: {number}\nDeviceFileMode: 292\n")
-
 
 @pytest.fixture(name="node")
 def fixture_node(kubelet, tmp_path):
     """A node with a GPU in MIG mode without instances, and another GPU."""
     machine = simulator.open_machine("h100:mig=none,t4", tmp_path / "machines")
     root = simulated_node.make(tmp_path / "root", simulated_node.nodes(2))
-    capabilities(root / "proc")
+    mig_node.capabilities(root / "proc")
     with contextlib.ExitStack() as stack:
         yield node_process.Node(kubelet, machine, root, tmp_path, stack)
 
@@ -80,11 +67,9 @@ def test_pod_gets_an_instance_that_lives_as_long_as_the_pod(node, cluster):
     assert profile == "1g.10gb"
     edits = node.specification(answer)
     (found,) = [one for one in simulator.mig_state(node.machine).instances if one.uuid == uuid]
-    minor = 3 + 9 * found.gpu_instance
     devices = {one["path"] for one in edits["deviceNodes"]}
     assert {path for path in devices if "nvidia-cap" in path} == {
-        f"/dev/nvidia-caps/nvidia-cap{minor}",
-        f"/dev/nvidia-caps/nvidia-cap{minor + 1}",
+        f"/dev/nvidia-caps/nvidia-cap{minor}" for minor in mig_node.minors(found.gpu_instance)
     }, "its own two"
     assert "/dev/nvidia0" in devices
     assert "/dev/nvidia1" not in devices

@@ -49,7 +49,12 @@ from pyvgpu.deviceplugin.cluster import (
     startup_taint,
 )
 from pyvgpu.deviceplugin.containers import arbiter_clocks, backend, collector, mig_instances, store
-from pyvgpu.deviceplugin.devices import allocation_moves, cordoned_devices, node_devices
+from pyvgpu.deviceplugin.devices import (
+    allocation_moves,
+    cordoned_devices,
+    mps_clients,
+    node_devices,
+)
 from pyvgpu.deviceplugin.dra import claim_status, driver
 from pyvgpu.deviceplugin.gpu_manager import display, profile
 from pyvgpu.deviceplugin.grants import events, grant_log, interfaces, manager, resize
@@ -65,7 +70,7 @@ from pyvgpu.deviceplugin.plugin import (
 from pyvgpu.deviceplugin.suspension import pod_suspender
 from pyvgpu.deviceplugin.telemetry import metric_families, status_history
 from pyvgpu.kube import apiserver
-from pyvgpu.volumes import driver_follower, folder_watch, node_mirror, survey
+from pyvgpu.volumes import driver_follower, folder_watch, node_mirror, survey, tree_users
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -246,6 +251,20 @@ class Agent:
         self._components.add("node", own.run, own.stop)
         self._components.add("pods", known.run, known.stop)
 
+    def _add_leaving(
+        self,
+        known: node_pods.Pods,
+        grant_manager: manager.GrantManager,
+        found: node_devices.Devices,
+    ) -> None:
+        leaving = mps_clients.LeavingClients(
+            found.mps,
+            lambda: grant_manager.known.values(),
+            known.seen,
+            functools.partial(mps_clients.grant_of, found.backend.store.folder),
+        )
+        self._components.add("leaving", leaving.run, leaving.stop)
+
     def _add_cluster(
         self,
         own: own_node.OwnNode,
@@ -266,6 +285,8 @@ class Agent:
         following = pod_annotations.PodAnnotations(known, grant_manager, reports.tell)
         known.changed.add(following.changed)
         self._components.add("wishes", following.run, following.stop)
+        if self._settings.mps and tree_users.sees_all():
+            self._add_leaving(known, grant_manager, found)
         if self._settings.suspend:
             self._add_suspender(known, grant_manager, found, reports)
         noted = cordoned_devices.CordonWatch(

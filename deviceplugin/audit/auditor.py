@@ -50,6 +50,7 @@ class Means:
     action: agent_settings.AuditAction = agent_settings.AuditAction.REPORT
     tell: Callable[[events.GrantEvent], None] = lambda _: None
     ended: Callable[[], None] = lambda: None  # called for each process that was killed
+    doomed: Callable[[int], None] = lambda _: None  # called with the pid before it is killed
     # Called in an NVML session with all grants of shares, and the processes of each.
     limit: Callable[[Iterable[Grant], Mapping[str, Collection[int]]], None] = lambda *_: None
 
@@ -264,8 +265,14 @@ class Auditor:
             _, now = self._find(grants)
             return any(current.key == finding.key and pid in current.pids for current in now)
 
+        def sure() -> bool:
+            found = still()
+            if found:
+                self._means.doomed(pid)
+            return found
+
         try:
-            if not _kill(pid, still):
+            if not _kill(pid, sure):
                 return
         except OSError as exc:
             log.warning("could not kill process %d: %s", pid, exc.strerror)

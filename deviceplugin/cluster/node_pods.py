@@ -32,6 +32,7 @@ _METADATA = (
     "annotations",
     "ownerReferences",
     "deletionTimestamp",
+    "deletionGracePeriodSeconds",
 )
 
 

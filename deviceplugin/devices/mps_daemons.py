@@ -122,6 +122,34 @@ class MpsDaemons:
                 return own
         return Path(cdi_edits.SHARED_MEMORY)
 
+    def clients(self, uuid: str) -> tuple[int, ...]:
+        """Return the pids of the programs that use a device by MPS; UnavailableError."""
+        with self._lock:
+            one = self._watched.get(uuid)
+        if one is None:
+            return ()
+        return mps_daemon.clients(one.daemon, mps_daemon.server_state(one.daemon))
+
+    def terminate(self, uuid: str, pid: int) -> bool:
+        """End a program's use of a device without harm to others; UnavailableError.
+
+        False if it does not use the device by MPS.
+        """
+        with self._lock:
+            one = self._watched.get(uuid)
+        if one is None:
+            return False
+        return mps_daemon.terminate(one.daemon, mps_daemon.server_state(one.daemon), pid)
+
+    def before_kill(self, pid: int) -> None:
+        """Terminate a client of any device, since the process *pid* will be killed."""
+        with self._lock:
+            uuids = tuple(self._watched)
+        for uuid in uuids:
+            with contextlib.suppress(errors.UnavailableError):
+                if pid in self.clients(uuid):
+                    self.terminate(uuid, pid)
+
     def follow(self, devices: Collection[MpsDevice], driver: MpsDriver) -> None:
         """Have daemons for exactly these *devices*; they start soon, or are adopted."""
         made: dict[str, _Watched] = {}

@@ -70,7 +70,7 @@ class Devices:
         self.limits = made.limits(settings, lambda: grant_manager.known)
         self._instances = instances
         made.freed = self._see_freed
-        self._mps = mps_daemons.MpsDaemons(settings.run, self._hear_mps, self._hear_lost)
+        self.mps = mps_daemons.MpsDaemons(settings.run, self._hear_mps, self._hear_lost)
         self._by_mps: frozenset[str] = frozenset()
         self._lock = threading.Lock()
         self._seen: tuple[inventory.InventoryDevice, ...] = ()
@@ -117,7 +117,7 @@ class Devices:
             self._checkpoints = checkpoint_calls.CheckpointDriver(
                 found.library.with_name(names.LIBCUDA), found.library, _machine(), now.release
             )
-        self._mps.look()  # so that a device with a daemon is not unhealthy for a moment
+        self.mps.look()  # so that a device with a daemon is not unhealthy for a moment
         self._doors.meet(
             (seen.device.uuid for seen in found.seen), self._grant_manager.known.values()
         )
@@ -138,7 +138,8 @@ class Devices:
             self._settings.audit_action,
             self._grant_manager.observers.reported,
             self._ended,
-            self.limits.look,
+            limit=self.limits.look,
+            doomed=self.mps.before_kill,
         )
         made, grant_manager = self._made, self._grant_manager
         self._auditor = auditor.Auditor(
@@ -171,11 +172,11 @@ class Devices:
             found.driver.release,
             found.driver.environment,
         )
-        self._mps.follow(divided, driver)
+        self.mps.follow(divided, driver)
         facts = {one.uuid: one.facts for one in divided}
         if not facts:
             return None
-        return cdi_edits.MpsFiles(self._mps.folder, self._mps.shared_memory, facts)
+        return cdi_edits.MpsFiles(self.mps.folder, self.mps.shared_memory, facts)
 
     @property
     def nvml(self) -> arbiter.Nvml | None:
@@ -259,7 +260,7 @@ class Devices:
         held = {
             share.uuid for grant in self._grant_manager.known.values() for share in grant.shares
         }
-        self._mps.stop(held.__contains__)
+        self.mps.stop(held.__contains__)
 
     def stop(self) -> None:
         """Stop health checks and audit."""
@@ -353,7 +354,7 @@ class Devices:
             return "the driver is gone"
         return (
             self._unhealthy.get(uuid, "")
-            or self._mps.trouble(uuid)
+            or self.mps.trouble(uuid)
             or device_ids.too_many(
                 [seen.device.memory_bytes for seen in self._seen], self._settings.unit
             )

@@ -146,7 +146,20 @@ def server_state(daemon: Daemon) -> ServerState:
 
 def has_clients(daemon: Daemon, server: ServerState) -> bool:
     """Tell whether programs are connected to a *server*; UnavailableError."""
-    return bool(_send(daemon, f"get_client_list {server.pid}").split())
+    return bool(clients(daemon, server))
+
+
+def clients(daemon: Daemon, server: ServerState) -> tuple[int, ...]:
+    """Return the pids of the programs that are connected to a *server*; UnavailableError."""
+    if not server.pid:
+        return ()
+    listed = _send(daemon, f"get_client_list {server.pid}").split()
+    return tuple(int(word) for word in listed if word.isdecimal())
+
+
+def terminate(daemon: Daemon, server: ServerState, pid: int) -> bool:
+    """Let a client end its work, and fail from then on; whether it did. UnavailableError."""
+    return "SUCCESS" in _send(daemon, f"terminate_client {server.pid} {pid}")
 
 
 def end_if_unused(daemon: Daemon, registries: reservations.Registries) -> None:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import posixpath
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, quantity
+from pyvgpu import errors, names, quantity
 from pyvgpu.allocator import amounts, elastic, isolation, mig_placement
 from pyvgpu.controller.scheduler import pod_request
 from pyvgpu.controller.webhook import (
@@ -40,6 +41,7 @@ log = logging.getLogger(__name__)
 _CREATED = ("pods", "CREATE")
 _DEBUGGED = ("pods/ephemeralcontainers", "UPDATE")
 _EPHEMERAL = ("ephemeralContainers",)
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 -- a mount point
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -158,6 +160,7 @@ def _why_not(request: review.Request, asked: pod_request.PodRequest | None, rule
         _why_not_by(objects.section(pod, "spec"), rules.schedulers)
         or (groups.why_not(pod) if rules.schedulers else "")
         or _why_not_shared(objects.section(pod, "metadata", "annotations"))
+        or (_why_no_shared_memory(pod, asked) if asked.shape.selector.mps else "")
     )
 
 
@@ -196,6 +199,23 @@ def _why_not_shared(annotations: Object) -> str:
         )
     except errors.UsageError as exc:
         return str(exc)
+    return ""
+
+
+def _why_no_shared_memory(pod: Object, asked: pod_request.PodRequest) -> str:
+    """Return the error of a container under MPS with a volume in place of the daemon's memory."""
+    for part in ("initContainers", "containers"):
+        for container in objects.entries(objects.section(pod, "spec"), part):
+            mounts = objects.entries(container, "volumeMounts")
+            if container.get("name") in asked.names and any(
+                posixpath.normpath(str(mount.get("mountPath"))) == _SHARED_MEMORY
+                for mount in mounts
+            ):
+                return (
+                    f"container {container.get('name')}: has a volume at {_SHARED_MEMORY}, which "
+                    f"{names.ISOLATION_ANNOTATION} mps replaces by that of the MPS daemon; valid "
+                    "would be to leave the volume out"
+                )
     return ""
 
 

@@ -472,6 +472,22 @@ def test_a_share_under_mps_is_admitted():
     assert not judge(gpu.pod(gpu.container("a", 50, 16), annotations=noted)).refusal
 
 
+@pytest.mark.parametrize(
+    ("isolation", "place", "refused"),
+    [
+        pytest.param("mps", "/dev/shm", True, id="in its place"),
+        pytest.param("mps", "/dev/shm/", True, id="with a slash"),
+        pytest.param("mps", "/dev/shm/own", False, id="below"),
+        pytest.param("quota", "/dev/shm", False, id="without MPS"),
+    ],
+)
+def test_volume_in_place_of_the_daemons_shared_memory_is_refused(isolation, place, refused):
+    container = gpu.container("a", 50, 16)
+    container["volumeMounts"] = [{"name": "own", "mountPath": place}]
+    answer = judge(gpu.pod(container, annotations={"pyvgpu.io/isolation": isolation}))
+    assert ("has a volume at /dev/shm" in answer.refusal) is refused
+
+
 def test_claims_give_no_shares_under_mps():
     pod = gpu.pod(gpu.container("a", 10, 4), annotations={"pyvgpu.io/isolation": "mps"})
     answer = devices.mutation(devices.Rules(claims=("team",)), lambda: (CUT,), gpu.no_claims)(

@@ -144,11 +144,10 @@ class MpsDaemons:
     def before_kill(self, pid: int) -> None:
         """Terminate a client of any device, since the process *pid* will be killed."""
         with self._lock:
-            uuids = tuple(self._watched)
-        for uuid in uuids:
+            watched = tuple(self._watched.values())
+        for one in watched:
             with contextlib.suppress(errors.UnavailableError):
-                if pid in self.clients(uuid):
-                    self.terminate(uuid, pid)
+                mps_daemon.terminate_if_client(one.daemon, pid)
 
     def follow(self, devices: Collection[MpsDevice], driver: MpsDriver) -> None:
         """Have daemons for exactly these *devices*; they start soon, or are adopted."""

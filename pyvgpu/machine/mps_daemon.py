@@ -162,6 +162,13 @@ def terminate(daemon: Daemon, server: ServerState, pid: int) -> bool:
     return "SUCCESS" in _send(daemon, f"terminate_client {server.pid} {pid}")
 
 
+def terminate_if_client(daemon: Daemon, pid: int) -> None:
+    """Terminate a program that will be killed, if it is a client; UnavailableError."""
+    server = server_state(daemon)
+    if pid in clients(daemon, server):
+        terminate(daemon, server, pid)
+
+
 def end_if_unused(daemon: Daemon, registries: reservations.Registries) -> None:
     """End the daemon and remove its folder, if no run of its device is left."""
     with registries.steady() as live:

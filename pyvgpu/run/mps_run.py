@@ -5,10 +5,11 @@ Programs whose quota is under MPS do not start outside it: the shim asks the dri
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pyvgpu import log, nvml, quota
+from pyvgpu import errors, log, nvml, quota
 from pyvgpu.machine import mps_daemon, mps_limits
 
 if TYPE_CHECKING:
@@ -43,6 +44,12 @@ class MpsRun:
         """Stop to watch it."""
         if self.watcher is not None:
             self.watcher.stop()
+
+    def before_kill(self, pid: int) -> None:
+        """Have MPS end the work of a program that will be killed, without harm to others."""
+        if self.daemon is not None:
+            with contextlib.suppress(errors.UnavailableError):
+                mps_daemon.terminate_if_client(self.daemon, pid)
 
     def end(self) -> None:
         """End the daemon if no run needs it; the reservation of this one is gone."""

@@ -82,6 +82,7 @@ class OpenRun:
     start_threads: Callable[[], None]  # after the last fork
     variables: Mapping[str, str]  # environment of its programs, beside the driver's
     mover: oversubscriber.Oversubscriber | None = None
+    before_kill: Callable[[int], None] = lambda _: None  # called with the pid of a program
 
 
 def find_base(simulate: str | None, driver_libraries: str | None) -> Base:
@@ -137,11 +138,11 @@ def supervise(
     """Run *program*, in the run's cgroup if it has one and may; return its wait status."""
     program = dataclasses.replace(program, cgroup=run.limit.cgroup)
     try:
-        return supervisor.supervise(program, inherited, run.start_threads)
+        return supervisor.supervise(program, inherited, run.start_threads, run.before_kill)
     except supervisor.CgroupError as exc:
         run.limit.give_up(str(exc))
         bare = dataclasses.replace(program, cgroup=None)
-        return supervisor.supervise(bare, inherited, run.start_threads)
+        return supervisor.supervise(bare, inherited, run.start_threads, run.before_kill)
 
 
 @contextlib.contextmanager
@@ -226,7 +227,15 @@ def opened(plan: RunPlan) -> Iterator[OpenRun]:
     try:
         mps.ensure()
         yield OpenRun(
-            made, run_tree, limit, change, attendant.look, start_threads, mps.variables, mover
+            made,
+            run_tree,
+            limit,
+            change,
+            attendant.look,
+            start_threads,
+            mps.variables,
+            mover,
+            mps.before_kill,
         )
     finally:
         mps.stop()

@@ -39,6 +39,7 @@ _FORWARDED = (
     signal.SIGWINCH,
     *_STOPS_OF_THE_TERMINAL,
 )
+_DEADLY = _FORWARDED[:6]  # that end a program by default
 # The child's error report to us, if it fails before exec.
 _NO_NAMESPACE, _NO_EXEC, _NO_CGROUP = b"n", b"x", b"c"
 
@@ -139,11 +140,15 @@ def signals_held() -> Iterator[Inherited]:
 
 
 def supervise(
-    program: RunProgram, inherited: Inherited, started: Callable[[], None] = lambda: None
+    program: RunProgram,
+    inherited: Inherited,
+    started: Callable[[], None] = lambda: None,
+    before_kill: Callable[[int], None] = lambda _: None,
 ) -> int:
     """Run *program* to its end; return its status, as of os.waitpid. CgroupError.
 
-    After the last fork *started* is called, which may start threads.
+    After the last fork *started* is called, which may start threads. *before_kill* is called with
+    the program's pid before a forwarded signal that kills it.
     """
     try:
         child = _start(program, inherited)
@@ -154,7 +159,7 @@ def supervise(
         )
         child = _start(dataclasses.replace(program, overlays=()), inherited)
     started()
-    return _watch(child)
+    return _watch(child, before_kill)
 
 
 def end_as(status: int) -> int:
@@ -250,12 +255,12 @@ def _execute(program: RunProgram) -> NoReturn:
         os.execve(shell[0], shell, program.environment)  # noqa: S606
 
 
-def _watch(child: int) -> int:
+def _watch(child: int, before_kill: Callable[[int], None]) -> int:
     """Forward signals until *child* has ended; return its status."""
     while True:
         info = signal.sigwaitinfo({*_FORWARDED, signal.SIGCHLD})
         if info.si_signo != signal.SIGCHLD:
-            _forward(child, info)
+            _forward(child, info, before_kill)
             continue
         # Any child: as the init process of a container we reap orphans.
         while (changed := os.waitpid(-1, os.WNOHANG | os.WUNTRACED))[0]:
@@ -266,11 +271,25 @@ def _watch(child: int) -> int:
                 return status
 
 
-def _forward(child: int, info: signal.struct_siginfo) -> None:
+def _forward(child: int, info: signal.struct_siginfo, before_kill: Callable[[int], None]) -> None:
     """Forward a signal that a process sent to us; the kernel's own (Ctrl-C) reach the child."""
     if info.si_code <= 0 and info.si_pid != child:
+        if info.si_signo in _DEADLY and _dies_of(child, info.si_signo):
+            before_kill(child)
         with contextlib.suppress(PermissionError):  # the child has changed its user
             os.kill(child, info.si_signo)
+
+
+def _dies_of(child: int, number: int) -> bool:
+    """Tell whether the child neither handles nor ignores the signal *number*."""
+    with contextlib.suppress(OSError, ValueError):
+        fields = dict(
+            line.split(":", 1)
+            for line in Path(f"/proc/{child}/status").read_text(encoding="utf-8").splitlines()
+        )
+        taken = int(fields["SigCgt"], 16) | int(fields["SigIgn"], 16)
+        return not taken >> (number - 1) & 1
+    return False
 
 
 def _stop_as(status: int) -> None:

@@ -314,6 +314,38 @@ def test_each_mig_device_has_a_daemon_of_its_own(runner, name):
         assert one.ask("allocate(1)") == 0, "the other instance is not concerned"
 
 
+@pytest.mark.parametrize(
+    ("setup", "terminated"),
+    [
+        pytest.param("", True, id="a program that SIGTERM kills"),
+        pytest.param(
+            "import signal; signal.signal(15, lambda *_: exit(0))", False, id="one that handles it"
+        ),
+    ],
+)
+def test_program_is_terminated_by_mps_before_a_signal_kills_it(
+    runner, name, machine, setup, terminated
+):
+    arguments = ("--sharing", "mps", "--vmemory", HELD, "--name", f"{name}-2")
+    with (
+        tenant(runner, name) as other,
+        runner.started(*arguments, "--", sys.executable, "-c", CLIENT, INIT) as process,
+    ):
+        program = checkpoints.Lines(process)
+        for each in (program, other):
+            each.send("context(); answer(enabled())")
+            assert each.answer() == 1
+        if setup:
+            program.send(f"{setup}; answer(0)")
+            assert program.answer() == 0
+        pid = program.ask("os.getpid()")
+        said = daemon_of(machine).folder / "control.log"
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+        assert (f"Client {pid} terminated" in said.read_text()) is terminated
+        assert other.ask("allocate(1)") == 0
+
+
 def test_the_end_of_a_server_is_said(capsys, machine, tmp_path):
     with mps_room.daemon(machine, tmp_path / "mps") as daemon, daemon.client() as client:
         client.send("context(); answer(enabled())")

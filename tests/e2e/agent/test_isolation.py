@@ -114,3 +114,13 @@ def test_pods_share_a_device_by_mps_and_hear_of_its_failure(space, divided):
     space.create("pods", pod("q", "", annotations, 30))
     ended = space.until("pods", "q", rig.has_ended)
     assert rig.phase(ended) == "Succeeded", ended["status"]
+
+
+def test_programs_of_a_deleted_pod_are_terminated_before_the_kill(space, divided):
+    script = "trap '' TERM; /holder 512 100 & wait"
+    space.create("pods", pod("p", script, {names.ISOLATION_ANNOTATION: "mps"}, 30))
+    space.until("pods", "p", lambda now: rig.runs(now, "a"))
+    divided.wait(lambda: "holds" in agents.logs(space, "p", "a"))
+    space.server.call("DELETE", space.path("pods", "p"), body={"gracePeriodSeconds": 8})
+    divided.wait(lambda: "MPS terminated process" in divided.log.read_text())
+    divided.until_idle()

@@ -70,7 +70,7 @@ from pyvgpu.deviceplugin.plugin import (
 from pyvgpu.deviceplugin.suspension import pod_suspender
 from pyvgpu.deviceplugin.telemetry import metric_families, status_history
 from pyvgpu.kube import apiserver
-from pyvgpu.volumes import driver_follower, folder_watch, node_mirror, survey, tree_users
+from pyvgpu.volumes import driver_follower, folder_watch, node_mirror, survey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -285,7 +285,7 @@ class Agent:
         following = pod_annotations.PodAnnotations(known, grant_manager, reports.tell)
         known.changed.add(following.changed)
         self._components.add("wishes", following.run, following.stop)
-        if self._settings.mps and tree_users.sees_all():
+        if self._settings.mps:
             self._add_leaving(known, grant_manager, found)
         if self._settings.suspend:
             self._add_suspender(known, grant_manager, found, reports)

@@ -252,7 +252,7 @@ def test_a_daemon_that_no_run_uses_is_ended_by_the_next_run(machine, monkeypatch
     """As after the supervisor and its janitor were killed."""
     _, pid = lone_daemon(machine)
     if is_deaf:
-        monkeypatch.setattr(mps_daemon, "_PATIENCE_SECONDS", 0.05)
+        monkeypatch.setattr(mps_daemon, "PATIENCE_SECONDS", 0.05)
         os.kill(pid, signal.SIGSTOP)
     mps_daemon.end_unused(reservations.Registries())
     wait_until(lambda: not Path(f"/proc/{pid}/exe").exists())

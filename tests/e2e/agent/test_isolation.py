@@ -20,8 +20,8 @@ STAYS = "trap 'exit 0' TERM; while true; do sleep 0.1; done"
 SEES = f"ls /dev/nvidia-caps > /dev/termination-log; {STAYS}"
 
 
-@pytest.fixture(scope="module", name="divided")
-def fixture_divided(running, tmp_path_factory):
+@pytest.fixture(scope="module", name="own")
+def fixture_own(running, tmp_path_factory):
     """An agent on a node with a GPU in MIG mode without instances, and a GPU that MPS divides."""
     running.until_idle()
     running.stop()
@@ -33,6 +33,14 @@ def fixture_divided(running, tmp_path_factory):
         made.until_idle()
     finally:
         made.stop()
+
+
+@pytest.fixture(name="divided")
+def fixture_divided(own):
+    """That agent, without grants and instances of earlier tests."""
+    own.until_idle()
+    own.wait(lambda: not instances(own))
+    return own
 
 
 def begin(made):

@@ -70,8 +70,8 @@ def test_cluster_is_of_its_kind(space):
     if version := os.environ.get("CLUSTER_CONTAINERD"):
         assert info["containerRuntimeVersion"].removeprefix("containerd://") == version
     if os.environ.get("CLUSTER_CDI") == "false":
-        told = pathlib.Path(os.environ["CLUSTER_HOME"], "run/containerd.toml").read_text()
-        assert "enable_cdi = false" in told
+        settings = pathlib.Path(os.environ["CLUSTER_HOME"], "run/containerd.toml").read_text()
+        assert "enable_cdi = false" in settings
         assert agent["spec"]["containers"][0]["securityContext"]["privileged"]
     if os.environ.get("CLUSTER_POD_SECURITY"):
         with pytest.raises(apiserver.ServerError, match="violates PodSecurity"):

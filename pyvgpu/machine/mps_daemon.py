@@ -28,7 +28,7 @@ from pyvgpu import errors, log, names, quota
 from pyvgpu.machine import mps_limits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from pyvgpu.machine import holders, reservations
 
@@ -171,9 +171,11 @@ def terminate_if_client(daemon: Daemon, pid: int) -> None:
 
 def end_if_unused(daemon: Daemon, registries: reservations.Registries) -> None:
     """End the daemon and remove its folder, if no run of its device is left."""
-    with registries.steady() as live:
-        if not any(_uses(reservation, daemon) for reservation in live):
-            end(daemon)
+    with contextlib.ExitStack() as ending:
+        with registries.steady() as live:
+            taken = _take_if_unused(daemon, live, ending)
+        if taken:
+            _end(daemon)
 
 
 def end_unused(registries: reservations.Registries) -> None:
@@ -181,13 +183,34 @@ def end_unused(registries: reservations.Registries) -> None:
     prefix = f"{names.MPS_FOLDER}{os.geteuid()}-"
     if not any(_folders(registry, prefix) for registry in registries.paths):
         return
-    with registries.steady() as live:
-        for registry in registries.paths:
-            for folder in _folders(registry, prefix):
-                uuid = folder.name.removeprefix(prefix)
-                daemon = _found(folder, uuid)
-                if not any(_uses(reservation, daemon) for reservation in live):
-                    end(daemon)
+    with contextlib.ExitStack() as ending:
+        with registries.steady() as live:
+            found = [
+                _found(folder, folder.name.removeprefix(prefix))
+                for registry in registries.paths
+                for folder in _folders(registry, prefix)
+            ]
+            unused = [daemon for daemon in found if _take_if_unused(daemon, live, ending)]
+        for daemon in unused:
+            _end(daemon)
+
+
+def _take_if_unused(
+    daemon: Daemon, live: Iterable[holders.LiveReservation], ending: contextlib.ExitStack
+) -> bool:
+    """Take the daemon's lock if no run uses it, while no run can begin; tell whether.
+
+    The end of a daemon may take many seconds, in which runs of other devices must be able to begin
+    and end; one of this device waits for the daemon's lock. A process that has that lock already
+    starts the daemon, or ends it.
+    """
+    if any(_uses(reservation, daemon) for reservation in live):
+        return False
+    try:
+        ending.enter_context(_locked(daemon, wait=False))
+    except (errors.UnavailableError, OSError):
+        return False
+    return True
 
 
 def _folders(registry: Path, prefix: str) -> list[Path]:
@@ -211,12 +234,16 @@ def _found(folder: Path, uuid: str) -> Daemon:
 def end(daemon: Daemon) -> None:
     """End the daemon, by force if it does not obey, and remove its folder."""
     with contextlib.suppress(errors.UnavailableError, OSError), _locked(daemon):
-        with _process(daemon.folder) as process:
-            with contextlib.suppress(errors.UnavailableError):
-                _send(daemon, "quit")
-            if process is not None and not _has_ended(process):
-                signal.pidfd_send_signal(process, signal.SIGKILL)
-        shutil.rmtree(daemon.folder, ignore_errors=True)
+        _end(daemon)
+
+
+def _end(daemon: Daemon) -> None:
+    with contextlib.suppress(OSError), _process(daemon.folder) as process:
+        with contextlib.suppress(errors.UnavailableError):
+            _send(daemon, "quit")
+        if process is not None and not _has_ended(process):
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+    shutil.rmtree(daemon.folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -367,20 +394,41 @@ def _last_line(daemon: Daemon, name: str) -> str:
 
 
 @contextlib.contextmanager
-def _locked(daemon: Daemon) -> Iterator[None]:
-    """Hold the lock of the daemon's folder, which is created if it is missing."""
-    with contextlib.suppress(FileExistsError):
-        daemon.folder.mkdir(mode=0o700)
-        if daemon.for_all:
-            daemon.folder.chmod(0o755)
-    found = daemon.folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-        raise errors.UnavailableError(
-            f"{daemon.folder}: must be a folder of user {os.geteuid()}; remove it"
-        )
-    file = os.open(daemon.folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def _locked(daemon: Daemon, *, wait: bool = True) -> Iterator[None]:
+    """Hold the lock of the daemon's folder, which is created if it is missing.
+
+    BlockingIOError without *wait*, if another process holds it.
+    """
+    while True:
+        file = _open_lock(daemon)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_lock(file, daemon):
+                yield
+                return
+        finally:
+            os.close(file)
+
+
+def _open_lock(daemon: Daemon) -> int:
+    while True:
+        with contextlib.suppress(FileExistsError):
+            daemon.folder.mkdir(mode=0o700)
+            if daemon.for_all:
+                daemon.folder.chmod(0o755)
+        with contextlib.suppress(FileNotFoundError):  # it was just removed
+            found = daemon.folder.lstat()
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+                raise errors.UnavailableError(
+                    f"{daemon.folder}: must be a folder of user {os.geteuid()}; remove it"
+                )
+            path = daemon.folder / _LOCK_FILE
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _is_lock(file: int, daemon: Daemon) -> bool:
+    """Tell whether the folder of a lock was not removed by the process that held it before."""
     try:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(file)
+        return os.path.samestat(os.fstat(file), (daemon.folder / _LOCK_FILE).stat())
+    except FileNotFoundError:
+        return False

@@ -8,13 +8,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import checkpoints
 import mps_room
 import pytest
 from runner import PYVGPU
-from waiting import wait_until
+from waiting import WHOLE, wait_until
 
 from pyvgpu import errors, quota, shim
 from pyvgpu.device import Device
@@ -257,6 +258,54 @@ def test_a_daemon_that_no_run_uses_is_ended_by_the_next_run(machine, monkeypatch
     mps_daemon.end_unused(reservations.Registries())
     wait_until(lambda: not Path(f"/proc/{pid}/exe").exists())
     assert mps_folders(machine) == []
+
+
+def test_other_runs_begin_and_end_while_a_daemon_ends(machine, monkeypatch):
+    lone_daemon(machine)
+    asked, go_on = threading.Event(), threading.Event()
+    send = vars(mps_daemon)["_send"]
+
+    def send_later(daemon, command):
+        asked.set()
+        go_on.wait()
+        return send(daemon, command)
+
+    monkeypatch.setattr(mps_daemon, "_send", send_later)
+    registries = reservations.Registries()
+    ends = threading.Thread(target=mps_daemon.end_unused, args=(registries,))
+    ends.start()
+    try:
+        assert asked.wait(WHOLE)
+        with registries.steady():
+            assert mps_folders(machine)
+        mps_daemon.end_unused(registries)  # leaves it to the first
+        assert mps_folders(machine)
+    finally:
+        go_on.set()
+        ends.join()
+    assert mps_folders(machine) == []
+
+
+def test_a_daemon_starts_after_another_process_has_ended_it(machine):
+    """The start waits for the lock of a folder that is then removed."""
+    daemon, first = lone_daemon(machine)
+    held = vars(mps_daemon)["_locked"](daemon)
+    starts = threading.Thread(target=mps_daemon.ensure, args=(daemon,))
+    with held:
+        starts.start()
+        wait_until(lambda: is_waited_for(daemon.folder / "lock"))
+        vars(mps_daemon)["_end"](daemon)
+    starts.join()
+    assert mps_room.Daemon(daemon.folder, machine).pid != first
+    mps_daemon.end_unused(reservations.Registries())
+    assert mps_folders(machine) == []
+
+
+def is_waited_for(path):
+    """Whether a lock of a file has a waiter, by the kernel's list."""
+    inode = f":{path.stat().st_ino} "
+    waiters = (line for line in Path("/proc/locks").read_text().splitlines() if "->" in line)
+    return any(inode in line for line in waiters)
 
 
 def test_a_pid_file_that_names_another_process_harms_none(machine):

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -38,11 +39,18 @@ def fixture_machine(runner):
     return simulator.open_machine("h100", runner.machines)
 
 
-def mps_folders(machine):
+@pytest.fixture(name="registries")
+def fixture_registries():
+    """Registries of its own: the runs of other tests end unused daemons of the machine's."""
+    with tempfile.TemporaryDirectory(prefix="pyvgpu-test-") as folder:
+        yield reservations.Registries(Path(folder, "root"), Path(folder, "shared"))
+
+
+def mps_folders(machine, registries=None):
     uuid = machine.devices[0].uuid
     return [
         folder
-        for registry in reservations.Registries().paths
+        for registry in (registries or reservations.Registries()).paths
         for folder in registry.glob(f"mps-*-{uuid}")
     ]
 
@@ -204,7 +212,7 @@ def test_the_last_run_ends_the_daemon(runner, name, machine):
         assert first.ask("allocate(1)") == 0
         first.process.stdin.close()
         assert first.process.wait(60) == 0
-    assert mps_folders(machine) == []
+    wait_until(lambda: mps_folders(machine) == [])
 
 
 def test_the_daemon_ends_when_the_supervisor_was_killed(runner, name, machine):
@@ -219,9 +227,9 @@ def test_the_daemon_ends_when_the_supervisor_was_killed(runner, name, machine):
     wait_until(lambda: mps_folders(machine) == [])
 
 
-def lone_daemon(machine):
+def lone_daemon(machine, registries):
     """Start a daemon where that of a run would be, without a run; return it as the product's."""
-    registry = reservations.Registries().paths[0 if os.geteuid() == 0 else 1]
+    registry = registries.paths[0 if os.geteuid() == 0 else 1]
     registry.mkdir(mode=0o1777, exist_ok=True)
     folder = mps_daemon.folder_of(registry, machine.devices[0].uuid)
     made = dataclasses.replace(watched_daemon(mps_room.Daemon(folder, machine)), folder=folder)
@@ -229,13 +237,15 @@ def lone_daemon(machine):
     return made, mps_room.Daemon(folder, machine).pid
 
 
-def test_the_daemon_ends_when_another_process_has_removed_the_reservation(machine, tmp_path):
-    daemon, pid = lone_daemon(machine)
+def test_the_daemon_ends_when_another_process_has_removed_the_reservation(
+    machine, registries, tmp_path
+):
+    daemon, pid = lone_daemon(machine, registries)
     lock = os.open(tmp_path, os.O_RDONLY)
     try:
         janitor.tidy(
             janitor.Leavings(
-                reservations.Registries(),
+                registries,
                 tmp_path / "gone",
                 tmp_path / "tree",
                 lock,
@@ -245,23 +255,25 @@ def test_the_daemon_ends_when_another_process_has_removed_the_reservation(machin
     finally:
         os.close(lock)
     assert not Path(f"/proc/{pid}/exe").exists()
-    assert mps_folders(machine) == []
+    assert mps_folders(machine, registries) == []
 
 
 @pytest.mark.parametrize("is_deaf", [False, True], ids=["", "that does not obey"])
-def test_a_daemon_that_no_run_uses_is_ended_by_the_next_run(machine, monkeypatch, is_deaf):
+def test_a_daemon_that_no_run_uses_is_ended_by_the_next_run(
+    machine, registries, monkeypatch, is_deaf
+):
     """As after the supervisor and its janitor were killed."""
-    _, pid = lone_daemon(machine)
+    _, pid = lone_daemon(machine, registries)
     if is_deaf:
         monkeypatch.setattr(mps_daemon, "PATIENCE_SECONDS", 0.05)
         os.kill(pid, signal.SIGSTOP)
-    mps_daemon.end_unused(reservations.Registries())
+    mps_daemon.end_unused(registries)
     wait_until(lambda: not Path(f"/proc/{pid}/exe").exists())
-    assert mps_folders(machine) == []
+    assert mps_folders(machine, registries) == []
 
 
-def test_other_runs_begin_and_end_while_a_daemon_ends(machine, monkeypatch):
-    lone_daemon(machine)
+def test_other_runs_begin_and_end_while_a_daemon_ends(machine, registries, monkeypatch):
+    lone_daemon(machine, registries)
     asked, go_on = threading.Event(), threading.Event()
     send = vars(mps_daemon)["_send"]
 
@@ -271,24 +283,23 @@ def test_other_runs_begin_and_end_while_a_daemon_ends(machine, monkeypatch):
         return send(daemon, command)
 
     monkeypatch.setattr(mps_daemon, "_send", send_later)
-    registries = reservations.Registries()
     ends = threading.Thread(target=mps_daemon.end_unused, args=(registries,))
     ends.start()
     try:
         assert asked.wait(WHOLE)
         with registries.steady():
-            assert mps_folders(machine)
+            assert mps_folders(machine, registries)
         mps_daemon.end_unused(registries)  # leaves it to the first
-        assert mps_folders(machine)
+        assert mps_folders(machine, registries)
     finally:
         go_on.set()
         ends.join()
-    assert mps_folders(machine) == []
+    assert mps_folders(machine, registries) == []
 
 
-def test_a_daemon_starts_after_another_process_has_ended_it(machine):
+def test_a_daemon_starts_after_another_process_has_ended_it(machine, registries):
     """The start waits for the lock of a folder that is then removed."""
-    daemon, first = lone_daemon(machine)
+    daemon, first = lone_daemon(machine, registries)
     held = vars(mps_daemon)["_locked"](daemon)
     starts = threading.Thread(target=mps_daemon.ensure, args=(daemon,))
     with held:
@@ -297,8 +308,8 @@ def test_a_daemon_starts_after_another_process_has_ended_it(machine):
         vars(mps_daemon)["_end"](daemon)
     starts.join()
     assert mps_room.Daemon(daemon.folder, machine).pid != first
-    mps_daemon.end_unused(reservations.Registries())
-    assert mps_folders(machine) == []
+    mps_daemon.end_unused(registries)
+    assert mps_folders(machine, registries) == []
 
 
 def is_waited_for(path):
@@ -308,11 +319,11 @@ def is_waited_for(path):
     return any(inode in line for line in waiters)
 
 
-def test_a_pid_file_that_names_another_process_harms_none(machine):
-    daemon, pid = lone_daemon(machine)
+def test_a_pid_file_that_names_another_process_harms_none(machine, registries):
+    daemon, pid = lone_daemon(machine, registries)
     (daemon.folder / "nvidia-cuda-mps-control.pid").write_text(f"{os.getpid()}\n")
-    mps_daemon.end_unused(reservations.Registries())
-    assert mps_folders(machine) == []
+    mps_daemon.end_unused(registries)
+    assert mps_folders(machine, registries) == []
     os.kill(pid, signal.SIGKILL)
 
 
@@ -477,7 +488,7 @@ def test_a_device_that_prohibits_processes_is_refused(runner, machine):
     done = runner("--sharing", "mps", "--vmemory", HELD, "--", "true")
     assert done.returncode == 69
     assert "the compute mode of device 0 (pyvgpu simulated H100) is PROHIBITED" in done.stderr
-    assert mps_folders(machine) == []
+    wait_until(lambda: mps_folders(machine) == [])
 
 
 def test_a_driver_without_the_daemon_is_refused(runner, machine, tmp_path, monkeypatch):

@@ -95,6 +95,7 @@ WRONG = {
     "--driver-root": ("", "must name a path"),
     "--simulate": ("x9", "unknown model 'x9'"),
     "--kubeconfig": ("", "must name a path"),
+    "--node-config": ("", "must name a path"),
     "--memory-unit": ("1000", "must be a multiple of 1 MiB, such as 256Mi"),
     "--packing": ("tight", "must be binpack or spread, such as binpack"),
     "--placement": ("node", "must be agent or extender, such as agent"),

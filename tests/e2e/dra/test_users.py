@@ -17,8 +17,7 @@ from claimants import consumed, container
 
 from pyvgpu import errors
 from pyvgpu.allocator import elastic
-from pyvgpu.cli import claiming
-from pyvgpu.controller.claims import collecting, templates
+from pyvgpu.controller.claims import claim_explanation, collecting, templates
 from pyvgpu.kube import apiserver
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -357,7 +356,7 @@ def test_namespace_limits_its_claims_together(space):
     assert len(claims) == 3
     # A pod's claim is created when there is room again; until then an event says why not.
     space.create("pods", claimants.pod("p", container("main", 30, 4)))
-    space.until_event("p", claiming.NOT_MADE, "the total may be at most 100")
+    space.until_event("p", claim_explanation.NOT_MADE, "the total may be at most 100")
     assert "other claims of this namespace 90: the total may be" in explain(space, "p")
     api.call("DELETE", space.path("resourceclaims", claims[0]["metadata"]["name"]))
     assert has(space, "p", "vgpu-main")

@@ -9,7 +9,8 @@ import shim_room
 from pyvgpu import names
 
 KILLED = -1
-SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, NOT_INITIALIZED, NOT_SUPPORTED = 0, 1, 2, 3, 801
+SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, NOT_INITIALIZED = 0, 1, 2, 3
+NOT_PERMITTED, NOT_SUPPORTED = 800, 801
 # The shim never passes these to the driver: test_nvml_setters.py.
 NEVER_ASKED = {"setter", "setter_other", "hidden", "hidden_other"}
 # It lists none of the driver's pids where they do not count, and no list is too short for none.
@@ -40,6 +41,8 @@ def is_the_drivers(case, held, bare):
         return True  # the driver follows a handle wherever it leads, the shim knows better
     if case[0] == "cuLaunchGridAsync" and held.result == KILLED:
         return bare.result == NOT_SUPPORTED  # a stream is marked where the driver would follow it
+    if case[0].startswith("cuCheckpointProcess") and held.result == NOT_PERMITTED:
+        return bare.result != SUCCESS  # the pid is of no process of the run, or of no process
     return held.result == bare.result or (bare.result != SUCCESS and (over_quota or too_early))
 
 

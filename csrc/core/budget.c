@@ -32,13 +32,18 @@ static int64_t claim_time(struct usage_compute *shared, uint64_t now)
                                                                          : (int64_t) (now - from);
 }
 
+/* Any value may have been written there by another process. */
 static void save(struct usage_compute *shared, int64_t ns, int64_t most)
 {
     int64_t saved = __atomic_load_n(&shared->saved_ns, __ATOMIC_RELAXED);
+    int64_t sum;
 
-    while (!__atomic_compare_exchange_n(&shared->saved_ns, &saved, within(saved + ns, 0, most), 1,
-                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-        ;
+    do {
+        sum = smaller(within(saved, 0, most) + smaller(ns, most), most);
+        if (sum == saved)
+            return;
+    } while (!__atomic_compare_exchange_n(&shared->saved_ns, &saved, sum, 1, __ATOMIC_RELAXED,
+                                          __ATOMIC_RELAXED));
 }
 
 void budget_draw(struct usage_compute *shared, int64_t ns)

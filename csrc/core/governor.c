@@ -486,12 +486,14 @@ static uint32_t rate_of_bin(const struct clock_view *clock, uint64_t begin_ns, u
     struct clock_others others;
     double rate;
 
-    uint32_t fair = clock_rate(clock, begin_ns, end_ns, now);
+    *exact = clock_others(clock, begin_ns, end_ns, &others);
+    if (!*exact || others.unsure_ns) {
+        uint32_t by_clock = clock_rate(clock, begin_ns, end_ns, now);
 
-    *exact = clock_others(clock, begin_ns, end_ns, &others) &&
-             (!others.unsure_ns || clock_had_little(&others, fair));
-    if (!*exact)
-        return fair;
+        *exact = *exact && clock_had_little(&others, by_clock);
+        if (!*exact)
+            return by_clock;
+    }
     if (!others.had_ns)
         return CLOCK_WHOLE;
     if (others.had_ns >= others.at_work_ns)

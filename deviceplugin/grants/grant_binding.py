@@ -184,10 +184,7 @@ class NodeCapacity:
         count_of = chosen.wanted.count_of
         wishes = placement.wishes(wanting, pod.containers, self.devices, self.unit, count_of)
         asked = chosen.wanted.pod(wishes, self.packing)
-        if asked.selector.mig:
-            placement.check_instances(wishes)
-        if asked.selector.mps:
-            placement.check_mps(wishes)
+        placement.check_needs(asked.selector, wishes)
         now = datatypes.NodeDevices(tuple(self.devices), self.allocated.held(self.known))
         try:
             return placement.place_pod(now, lambda: self._empty({pod.uid}, chosen), asked, chosen)

@@ -134,20 +134,17 @@ def _need(
         raise RefusedError(f"container {one.name}: {exc}", final=True) from exc
 
 
-def check_instances(wishes: Iterable[datatypes.Container]) -> None:
-    """Raise RefusedError for a container that requests several MIG instances."""
+def check_needs(selector: datatypes.Selector, wishes: Iterable[datatypes.Container]) -> None:
+    """Raise RefusedError for a container that cannot be served by MIG instances or MPS.
+
+    Only the means that the pod's *selector* requests are checked.
+    """
     for wish in wishes:
         try:
-            mig_placement.check_need(wish.need)
-        except errors.UsageError as exc:
-            raise RefusedError(f"container {wish.name}: {exc}", final=True) from exc
-
-
-def check_mps(wishes: Iterable[datatypes.Container]) -> None:
-    """Raise RefusedError for a container that cannot be served by MPS."""
-    for wish in wishes:
-        try:
-            isolation.check_need(wish.need)
+            if selector.mig:
+                mig_placement.check_need(wish.need)
+            if selector.mps:
+                isolation.check_need(wish.need)
         except errors.UsageError as exc:
             raise RefusedError(f"container {wish.name}: {exc}", final=True) from exc
 

@@ -18,6 +18,8 @@ from pyvgpu.quantity import format_size
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from pyvgpu.demo.oversubscribe.notebook_scene import NotebookObservations
+
 Seen = TypeVar("Seen")
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 BACK_SECONDS = 1.0  # limit for reclaiming a dead tenant's memory
@@ -202,7 +204,8 @@ def _idle_takes_nothing(seen: Observations) -> str:
     return f"it held {gib(min(holding))} and the others had {others:.1f} % of the time together"
 
 
-def _nothing_left(seen: Observations) -> str:
+def nothing_left(seen: Observations | NotebookObservations) -> str:
+    """Return that nothing is left after the end; FailedError lists what is."""
     if seen.left:
         raise FailedError("; ".join(seen.left))
     return "no reservation, no process, no memory in use"
@@ -257,7 +260,7 @@ CLAIMS: tuple[tuple[str, Callable[[Observations], str]], ...] = (
     ("the device is never overcommitted", _late_turned_away),
     ("each tenant gets its share of the time", _time_divided),
     ("an idle tenant takes no time", _idle_takes_nothing),
-    ("nothing is left behind", _nothing_left),
+    ("nothing is left behind", nothing_left),
 )
 
 

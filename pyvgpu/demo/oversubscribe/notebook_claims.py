@@ -120,12 +120,6 @@ def _few_moves(seen: NotebookObservations) -> str:
     return f"{most} moves in a minute, {RULES.moves_per_minute} are allowed"
 
 
-def _nothing_left(seen: NotebookObservations) -> str:
-    if seen.left:
-        raise FailedError("; ".join(seen.left))
-    return "no reservation, no process, no memory in use"
-
-
 def _said(seen: NotebookObservations) -> str:
     said = next((text for role, text in reversed(seen.remarks) if role in NOTEBOOKS), "")
     return f": {said}" if said else ""
@@ -139,7 +133,7 @@ CLAIMS: tuple[tuple[str, Callable[[NotebookObservations], str]], ...] = (
     ("a suspended run that wants to work is resumed, every byte the same", _comes_back),
     ("a run that works is not suspended for a start", _workers_stay),
     ("there are no more moves per minute than allowed", _few_moves),
-    ("nothing is left behind", _nothing_left),
+    ("nothing is left behind", assertions.nothing_left),
 )
 
 

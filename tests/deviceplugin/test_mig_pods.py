@@ -193,24 +193,29 @@ def states(node):
     }
 
 
+def taken_out_of_mig_mode(node, cluster):
+    """Start an agent after a reload of the driver; return the pod that has an instance."""
+    agent = start(node, cluster)
+    node.kubelet.until_offered()
+    one = admitted(node, cluster, "p", (10, 4), of_profile("1g.10gb"))
+    node.kubelet.start_container(one, "x")
+    node_process.ended(agent, signal.SIGKILL)
+    (node.machine.folder / mig.FILE).write_text("")
+    start(node, cluster, "--listen", "127.0.0.1:0", "--recover-seconds", "1")
+    until_registered(node, 2)
+    return one
+
+
 def test_gpu_that_a_reload_of_the_driver_took_out_of_mig_mode_is_unhealthy(node, cluster):
     """Hopper forgets the mode with its driver; a pod's instance is recorded, so it is no GPU."""
     kubelet = node.kubelet
-    agent = start(node, cluster)
-    kubelet.until_offered()
-    one = admitted(node, cluster, "p", (10, 4), of_profile("1g.10gb"))
-    kubelet.start_container(one, "x")
-    node_process.ended(agent, signal.SIGKILL)
-    file = node.machine.folder / mig.FILE
-    file.write_text("")
-    start(node, cluster, "--listen", "127.0.0.1:0", "--recover-seconds", "1")
-    until_registered(node, 2)
+    one = taken_out_of_mig_mode(node, cluster)
     gpu = node.machine.devices[0].uuid
     node.until(lambda: states(node)[gpu] == ("unhealthy", health.MIG_OFF))
     with pytest.raises(StartError, match="it has left MIG mode"):
         kubelet.start_container(one, "x")
 
-    file.write_text("gpu 0\n")
+    (node.machine.folder / mig.FILE).write_text("gpu 0\n")
     node.until(lambda: states(node)[gpu] == ("healthy", ""))
     kubelet.start_container(one, "x")
     ((profile, _),) = instances(node)
@@ -219,14 +224,7 @@ def test_gpu_that_a_reload_of_the_driver_took_out_of_mig_mode_is_unhealthy(node,
 
 def test_gpu_out_of_mig_mode_is_a_gpu_again_when_no_pod_has_an_instance_on_it(node, cluster):
     kubelet = node.kubelet
-    agent = start(node, cluster)
-    kubelet.until_offered()
-    one = admitted(node, cluster, "p", (10, 4), of_profile("1g.10gb"))
-    kubelet.start_container(one, "x")
-    node_process.ended(agent, signal.SIGKILL)
-    (node.machine.folder / mig.FILE).write_text("")
-    start(node, cluster, "--listen", "127.0.0.1:0", "--recover-seconds", "1")
-    until_registered(node, 2)
+    one = taken_out_of_mig_mode(node, cluster)
     gpu = node.machine.devices[0].uuid
     node.until(lambda: states(node)[gpu][0] == "unhealthy")
     kubelet.remove(one)

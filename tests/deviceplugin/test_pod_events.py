@@ -7,6 +7,7 @@ import json
 import threading
 
 import grant_room
+import http_listener
 import pytest
 import waiting
 from fake_kubelet import StartError, container, pod
@@ -80,14 +81,9 @@ def served(server):
         def log_message(self, *_):
             pass
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
-        thread = threading.Thread(target=listening.serve_forever)
-        thread.start()
-        try:
-            yield f"127.0.0.1:{listening.server_port}"
-        finally:
-            listening.shutdown()
-            thread.join()
+    listening = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    with http_listener.serving(listening):
+        yield f"127.0.0.1:{listening.server_port}"
 
 
 @contextlib.contextmanager

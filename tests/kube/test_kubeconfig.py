@@ -7,8 +7,8 @@ import http.server
 import json
 import ssl
 import sys
-import threading
 
+import http_listener
 import pytest
 import yaml
 
@@ -47,14 +47,8 @@ class Listening:
 @contextlib.contextmanager
 def serving(context=None):
     made = Listening(context)
-    thread = threading.Thread(target=made.listener.serve_forever)
-    thread.start()
-    try:
+    with http_listener.serving(made.listener):
         yield made
-    finally:
-        made.listener.shutdown()
-        made.listener.server_close()
-        thread.join()
 
 
 @pytest.fixture

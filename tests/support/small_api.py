@@ -11,6 +11,7 @@ import threading
 import urllib.parse
 from typing import TYPE_CHECKING, Any
 
+import http_listener
 import small_kubelet
 import waiting
 
@@ -265,14 +266,12 @@ def running(api: SmallApi | None = None) -> Iterator[tuple[SmallApi, apiserver.A
     api = api or SmallApi()
     listener = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _handler(api))
     listener.daemon_threads = True
-    threading.Thread(target=listener.serve_forever, daemon=True).start()
     settings = client.Configuration(host=f"http://127.0.0.1:{listener.server_address[1]}")
     connection = client.ApiClient(settings)
     try:
-        yield api, apiserver.ApiServer(connection)
+        with http_listener.serving(listener):
+            yield api, apiserver.ApiServer(connection)
     finally:
-        listener.shutdown()
-        listener.server_close()
         api.close()
         _close(connection.rest_client.pool_manager.pools)
 

@@ -2,8 +2,8 @@
 
 import http.server
 import json
-import threading
 
+import http_listener
 import pytest
 
 pytest.importorskip("prometheus_client", reason="needs prometheus-client")
@@ -26,12 +26,9 @@ def page():
         def log_message(self, *_):
             """Log nothing."""
 
-    with http.server.HTTPServer(("127.0.0.1", 0), Page) as served:
-        thread = threading.Thread(target=served.serve_forever)
-        thread.start()
+    served = http.server.HTTPServer(("127.0.0.1", 0), Page)
+    with http_listener.serving(served):
         yield served.server_port, asked
-        served.shutdown()
-        thread.join()
 
 
 @pytest.fixture

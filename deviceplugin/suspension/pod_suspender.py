@@ -155,6 +155,8 @@ class PodSuspender:
         )
         # An earlier agent may have been killed while it resumed a pod: its quotas say suspended.
         if reached and (not pod.wanted or uid in self._seen):
+            with self._lock:
+                self._refused.pop(uid, None)  # a later request is tried at once
             self._answer(pod, message)
             return
         with self._lock:

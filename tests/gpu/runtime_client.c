@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* runtime_client.c -- the same through the CUDA runtime, which looks up every entry point. */
+/* runtime_client.c -- driver_client.c by the CUDA runtime, which looks up every entry point. */
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
-import platform
 from typing import TYPE_CHECKING, Any
 
 import pyvgpu
@@ -29,6 +27,10 @@ class Action(argparse.Action):
 
 def text() -> str:
     """Return three lines; a missing shim is reported in its line."""
+    # Here, since every command imports this module.
+    import hashlib
+    import platform
+
     from pyvgpu import region, shim
 
     try:

@@ -17,7 +17,7 @@ from pyvgpu.allocator import datatypes
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-NVLINK = 0  # the tier before those of facts.LinkPath
+NVLINK = 0  # the tier before those of datatypes.LinkPath
 TIER = 100  # cost of one tier
 MOST_SETS = 5000  # up to which all sets are tried; else only sets grown from each device
 
@@ -43,7 +43,7 @@ class PairCosts:
 
 @functools.lru_cache(maxsize=64)
 def table(devices: tuple[datatypes.NodeDevice, ...]) -> PairCosts:
-    """Return the table of *devices*."""
+    """Return the costs of all pairs of *devices*."""
     return PairCosts(tuple(tuple(_cost(one, other) for other in devices) for one in devices))
 
 
@@ -59,7 +59,7 @@ def _cost(one: datatypes.NodeDevice, other: datatypes.NodeDevice) -> int:
 
 
 def tier(cost: int) -> int:
-    """Return the tier of a cost: NVLINK or the number of a facts.LinkPath."""
+    """Return the tier of a cost: NVLINK or the number of a datatypes.LinkPath."""
     return (cost - 1) // TIER
 
 

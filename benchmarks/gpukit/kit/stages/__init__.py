@@ -30,7 +30,7 @@ STAGES = (
     Stage("fork", "when memory of a killed process is free; beside a forked child",
           90, 20, (SEVERAL,)),
     Stage("nvml", "how late NVML shows memory, processes and utilization", 60, 25, (SEVERAL,)),
-    Stage("capture", "what a capture forbids other threads", 30, 10),
+    Stage("capture", "which calls of other threads fail during a capture", 30, 10),
     Stage("descriptors", "exported memory: descriptors, locks, process charged by NVML",
           60, 15, (SEVERAL,)),
     Stage("offers", "memory limits, checkpoints, time slices of driver and kernel",

@@ -1,4 +1,4 @@
-"""Calls that a GLOBAL capture forbids another thread, and those that a RELAXED exchange allows."""
+"""Calls that fail in another thread during a capture, by its mode; and after an exchange."""
 
 import ctypes
 import itertools
@@ -9,7 +9,6 @@ from kit import cuda, watch
 GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
 STREAMS = {"non-blocking": cuda.NON_BLOCKING, "blocking": 0}  # against the legacy stream
 MODES = {"GLOBAL": GLOBAL, "THREAD_LOCAL": THREAD_LOCAL, "RELAXED": RELAXED}
-NOT_READY = 600
 
 
 class Setting:

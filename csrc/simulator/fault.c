@@ -2,17 +2,27 @@
 /* fault.c -- fault injection: reads the faults file and counts calls against it. */
 #include "fault.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "clock.h"
 
 enum { FAULTS = 64, FAULT_NAME = 80, LOOK_PERIOD_NS = 100000000 };
 
-enum fault_kind { FAULT_CALL, FAULT_LOST, FAULT_MIG, FAULT_XID, FAULT_COMPUTE_MODE, FAULT_MINOR };
+enum fault_kind {
+    FAULT_CALL,
+    FAULT_LOST,
+    FAULT_MIG,
+    FAULT_XID,
+    FAULT_COMPUTE_MODE,
+    FAULT_MINOR,
+    FAULT_RECORD,
+};
 
 struct fault {
     enum fault_kind kind;
@@ -46,6 +56,10 @@ static bool parse_fault(const char *line, struct fault *fault)
         fault->calls_left = fault->always ? 1 : strtoull(nth, NULL, 10);
         fault->number = number;
         return fault->calls_left > 0;
+    }
+    if (!strcmp(line, "record")) {
+        fault->kind = FAULT_RECORD;
+        return true;
     }
     if (sscanf(line, "lost %u %c", &device, &end) == 1) {
         fault->kind = FAULT_LOST;
@@ -107,7 +121,8 @@ static void read_faults(const char *path)
         fclose(file);
     fault_armed = false;
     for (size_t i = 0; i < count; i++)
-        fault_armed |= faults[i].kind == FAULT_CALL || faults[i].kind == FAULT_LOST;
+        fault_armed |= faults[i].kind == FAULT_CALL || faults[i].kind == FAULT_LOST ||
+                       faults[i].kind == FAULT_RECORD;
 }
 
 static bool is_same(const struct stat *a, const struct stat *b)
@@ -139,6 +154,18 @@ void fault_look(struct machine *machine)
     pthread_mutex_unlock(&lock);
 }
 
+static void record_call(const struct machine *machine, const char *name)
+{
+    char path[MACHINE_PATH + 32];
+
+    snprintf(path, sizeof(path), "%s/calls", machine->folder);
+    int file = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    if (file < 0)
+        return;
+    dprintf(file, "%s\n", name);
+    close(file);
+}
+
 int fault_call(struct machine *machine, const char *name)
 {
     int code = 0;
@@ -149,6 +176,8 @@ int fault_call(struct machine *machine, const char *name)
     for (size_t i = 0; i < count && !code; i++) {
         struct fault *fault = &faults[i];
 
+        if (fault->kind == FAULT_RECORD)
+            record_call(machine, name);
         if (fault->kind != FAULT_CALL || !fault->calls_left || strcmp(fault->name, name))
             continue;
         if (fault->always || --fault->calls_left == 0)

@@ -2,6 +2,7 @@
 /* fault.h -- fault injection, configured by the file `faults` in the machine folder.
  *
  *   call NAME NTH CODE   the NTH call of NAME in each process from now on returns CODE; *: each
+ *   record               the name of each call is appended to the file `calls` beside it
  *   lost DEVICE          the device is gone
  *   mig DEVICE           NVML reports that the device is in MIG mode
  *   compute_mode DEVICE N  NVML reports this compute mode: 2 prohibits processes

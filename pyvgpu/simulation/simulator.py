@@ -54,6 +54,7 @@ _LOCK = "machine.lock"
 _FAULTS = "faults"
 _FAULT_ARGUMENTS = {
     "call": (3,),
+    "record": (0,),
     "lost": (1,),
     "mig": (1,),
     "compute_mode": (2,),
@@ -223,7 +224,7 @@ def remove_machine(machine: Machine) -> None:
 def set_faults(machine: Machine, *lines: str) -> None:
     """Set the faults that the machine injects from now on; without *lines* there are none.
 
-    ``call NAME NTH CODE`` (NTH ``*``: every call), ``lost DEVICE``, ``mig DEVICE``,
+    ``call NAME NTH CODE`` (NTH ``*``: every call), ``record``, ``lost DEVICE``, ``mig DEVICE``,
     ``compute_mode DEVICE MODE``, ``minor DEVICE NUMBER``, ``xid DEVICE NUMBER``, or of a MIG
     device ``xid DEVICE NUMBER GPU_INSTANCE COMPUTE_INSTANCE``.
     """
@@ -232,9 +233,9 @@ def set_faults(machine: Machine, *lines: str) -> None:
         arguments = _FAULT_ARGUMENTS.get(words[0] if words else "", ())
         if len(words) - 1 not in arguments or "\n" in line:
             raise errors.UsageError(
-                f"fault {line!r}: must be 'call NAME NTH CODE', 'lost DEVICE', 'mig DEVICE', "
-                "'compute_mode DEVICE MODE', 'minor DEVICE NUMBER' or 'xid DEVICE NUMBER', such "
-                "as 'call cuMemAlloc_v2 3 2'"
+                f"fault {line!r}: must be 'call NAME NTH CODE', 'record', 'lost DEVICE', "
+                "'mig DEVICE', 'compute_mode DEVICE MODE', 'minor DEVICE NUMBER' or "
+                "'xid DEVICE NUMBER', such as 'call cuMemAlloc_v2 3 2'"
             )
     _write(machine.folder, _FAULTS, "".join(f"{line}\n" for line in lines))
 

@@ -114,6 +114,13 @@ def test_fault_can_be_injected_into_cuinit(tmp_path):
     assert ask_bare(machine, "answer([cuda.cuInit(0) for _ in range(3)])") == [OK, 999, OK]
 
 
+def test_calls_can_be_recorded(tmp_path):
+    machine = simulator.open_machine("h100", tmp_path)
+    simulator.set_faults(machine, "record")
+    ask_bare(machine, "n = INT(); answer([cuda.cuInit(0), cuda.cuDeviceGetCount(byref(n))])")
+    assert (machine.folder / "calls").read_text() == "cuInit\ncuDeviceGetCount\n"
+
+
 def test_identity_is_the_machines(machine):
     answer = ask_bare(
         machine,

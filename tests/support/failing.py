@@ -6,6 +6,7 @@ It stops at stages, at which a test compares the ledger with the simulated machi
 
 from __future__ import annotations
 
+import collections
 import re
 import subprocess
 from typing import TYPE_CHECKING
@@ -13,7 +14,11 @@ from typing import TYPE_CHECKING
 import hook_table
 import judge
 
+from pyvgpu.simulation import simulator
+
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from shim_room import Room
 
 FAILURE = 999
@@ -60,6 +65,28 @@ def begin():
     return primary
 context = begin
 """
+
+
+PARTS = 8  # of the calls of a program, each a test
+MOST = 3  # calls of one function, of which each fails in turn
+
+
+def failures(
+    machine: simulator.Machine, program: Callable[[], object], part: int
+) -> Iterator[tuple[str, str]]:
+    """Let each call that *program* makes fail once; yield the function, and words for messages.
+
+    The first run of *program* records its calls. Of the functions in CALLS this is one part of
+    PARTS. The faults are set when this yields.
+    """
+    simulator.set_faults(machine, "record")
+    program()
+    record = (machine.folder / "calls").read_text().split()
+    made = collections.Counter(name for name in record if name in CALLS)
+    for name in sorted(made)[part::PARTS]:
+        for nth in range(1, min(MOST, made[name]) + 1):
+            simulator.set_faults(machine, f"call {name} {nth} {FAILURE}")
+            yield name, f"{name}, call {nth}"
 
 
 def in_use(room: Room, others: int = 0) -> tuple[int, int]:

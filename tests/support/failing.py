@@ -97,7 +97,7 @@ def in_use(room: Room, others: int = 0) -> tuple[int, int]:
 def stages(room: Room, source: str) -> dict[str, tuple[int, int]]:
     """Return the ledger's and the judge's bytes at each stop of the program."""
     found = {}
-    with room.start(source, installed=False, stderr=subprocess.PIPE) as process:
+    with room.start(source, stderr=subprocess.PIPE) as process:
         assert process.stdout
         assert process.stdin
         assert process.stderr

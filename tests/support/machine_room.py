@@ -107,7 +107,7 @@ class Holder:
 
     def __init__(self, machine: simulator.Machine, device: int, size: int, kernel_ns: int) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", HOLDER, str(device), str(size), str(kernel_ns)],
+            [sys.executable, "-S", "-c", HOLDER, str(device), str(size), str(kernel_ns)],
             env=environment(machine),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -146,7 +146,7 @@ class Party:
     """One such process; tests send it Python expressions that call CUDA."""
 
     def __init__(self, room: Room, source: str) -> None:
-        self.process: subprocess.Popen[str] = room.start(source + SOURCE, installed=False)
+        self.process: subprocess.Popen[str] = room.start(source + SOURCE)
 
     def answer(self):
         """Return its next answer."""

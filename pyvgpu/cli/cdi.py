@@ -64,7 +64,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     runs.add_quota(parser)
     add("--name", help="the name of the run and of its CDI device (derived from COMMAND)")
-    add("--output", metavar="FILE", help="write the specification to FILE.json, not to the output")
+    add(
+        "--output",
+        metavar="FILE",
+        help="write the specification to FILE, which ends in .json, not to the output",
+    )
     add(
         "--devices",
         action="store_true",

@@ -207,8 +207,8 @@ SHARING = Group(
             "--time-slicing-resource",
             "NAME",
             "slice_resource",
-            "the resource of these: pyvgpu.io/gpu-shared, or one that pods ask for already, such "
-            "as nvidia.com/gpu or nvidia.com/gpu.shared (pyvgpu.io/gpu-shared)",
+            "offer them as this resource: pyvgpu.io/gpu-shared, or one that pods ask for already, "
+            "such as nvidia.com/gpu or nvidia.com/gpu.shared (pyvgpu.io/gpu-shared)",
             _resource,
         ),
         Option(

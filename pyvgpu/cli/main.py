@@ -245,7 +245,8 @@ class ProgramParser(Parser):
             prog=program.name,
             description=program.description,
             allow_abbrev=False,
-            epilog=f"Each command has --help with an example, such as `{program.example}`.",
+            epilog=f"Each command has --help with an example, such as `{program.example}`; "
+            "defaults are in parentheses.",
         )
         self._program = program
 

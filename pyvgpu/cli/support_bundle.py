@@ -39,7 +39,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
     add = parser.add_argument
-    add("--output", metavar="FILE", type=Path, help="(here, named by machine and time)")
+    add(
+        "--output",
+        metavar="FILE",
+        type=Path,
+        help="write it to FILE (here, named by machine and time)",
+    )
     add("--print", action="store_true", help="list the contents, and write nothing")
     for name, default, what in (
         ("--state", _OF_A_NODE.state, "the agent's state"),

@@ -86,7 +86,7 @@ def _add_devices(parser: argparse.ArgumentParser) -> None:
     add(
         "--default-vmemory",
         metavar="SIZE",
-        help="for a share that names none, while no device is known (such a pod is rejected)",
+        help="vmemory of a share without any, while no device is known (the pod is rejected)",
     )
     add(
         "--scheduler",
@@ -106,7 +106,7 @@ def _add_devices(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--convert",
-        metavar="WORDS",
+        metavar="SYSTEM",
         action="append",
         default=[],
         choices=[word.value for word in conversions.Words],

@@ -186,3 +186,14 @@ def test_files_named_in_contributing_exist():
         named = re.findall(r"`((?:[\w.-]+/)+[\w.-]*)`", row)
         assert len(named) >= 2, row
         assert [place for place in named if not (ROOT / place).exists()] == []
+
+
+@pytest.mark.parametrize(
+    "page", sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]), ids=lambda page: page.name
+)
+def test_rows_of_a_table_have_the_columns_of_its_header(page):
+    tables = re.findall(r"(?:^\|.*\n)+", page.read_text(), re.M)
+    for table in tables:
+        header, *rows = table.splitlines()
+        columns = len(re.findall(r"(?<!\\)\|", header))
+        assert [row for row in rows if len(re.findall(r"(?<!\\)\|", row)) != columns] == []

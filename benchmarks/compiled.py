@@ -66,7 +66,7 @@ def known_nodes() -> dict[str, node_info.NodeInfo]:
     for number in range(NODES):
         note = world.node(number)["metadata"]["annotations"][names.NODE_DEVICES_ANNOTATION]
         info = found[world.name_of(number)] = node_info.NodeInfo(world.name_of(number))
-        info.tell(annotations.read_node(note), "")
+        info.update(annotations.read_node(note), "")
         for pod in range(20):
             vcore, size = draw.choice(world.SIZES)
             share = datatypes.NodeShare(draw.choice(info.devices).uuid, vcore, size * GIB)

@@ -125,7 +125,7 @@ def measure(
             state = cluster.state()
         if state["differences"]:
             raise SystemExit(f"the cache differs from its lists: {state['differences']}")
-        counted = sorted(seconds[WARM:])
+        counted, cpu = sorted(seconds[WARM:]), sorted(state["cpu"][WARM:])
         return {
             "nodes": cluster.started["nodes"],
             "pods": cluster.started["pods"],
@@ -136,6 +136,8 @@ def measure(
             "p50_ms": counted[len(counted) // 2] * 1e3,
             "p99_ms": counted[len(counted) * 99 // 100] * 1e3,
             "most_ms": counted[-1] * 1e3,
+            "cpu_p50_ms": cpu[len(cpu) // 2] * 1e3,
+            "cpu_p99_ms": cpu[len(cpu) * 99 // 100] * 1e3,
             "resident_mib": state["resident"],
             "peak_mib": state["peak"],
             "comparisons": state["comparisons"],

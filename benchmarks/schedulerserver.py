@@ -99,6 +99,20 @@ class Lists:
             yield json.loads(page), ""
 
 
+class CpuTimes:
+    """Notes the CPU time of the event loop's thread from one answer to the next."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self._before = 0.0
+
+    def observe(self, _path: str, _result: str, _seconds: float) -> None:
+        """Note that a request was answered, in that thread."""
+        now = time.thread_time()
+        self.seconds.append(now - self._before)
+        self._before = now
+
+
 def memory(field: str) -> int:
     """Return MiB of this process, as the kernel counts them."""
     for line in Path("/proc/self/status").read_text().splitlines():
@@ -118,9 +132,15 @@ def main() -> None:
     answering = verbs.Verbs(decider, None, lambda: KEYS, tuple, ())  # type: ignore[arg-type]
     served = leader.Desk(lambda: None)
     served.begin(Term(dict(answering.all)))  # type: ignore[arg-type]
+    times = CpuTimes()
     door = doors.Door(
-        lambda *where: tls_server.TlsServer(
-            where[0], served.routes, *where[1:], most_bytes=leader.MOST_BYTES, quick=leader.QUICK
+        lambda where, context, _: tls_server.TlsServer(
+            where,
+            served.routes,
+            context,
+            times.observe,
+            most_bytes=leader.MOST_BYTES,
+            quick=leader.QUICK,
         )
     )
     lists = Lists(Path(sys.argv[1]), cache_check.PAGE) if comparing else None
@@ -139,6 +159,7 @@ def main() -> None:
     for _ in sys.stdin:
         found = {"resident": memory("VmRSS"), "peak": memory("VmHWM")}
         found |= {"comparisons": drift.comparisons, "differences": drift.count}
+        found["cpu"] = list(times.seconds)
         print(json.dumps(found), flush=True)
 
 

@@ -24,12 +24,19 @@ Codes = bytes | bytearray  # one for each name
 class Listed(Sequence[str]):
     """Names, read-only, from a list in JSON."""
 
-    __slots__ = ("_count", "_names", "text")
+    __slots__ = ("_count", "_found", "_names", "text")
 
-    def __init__(self, text: bytes, count: int, names: Sequence[str] | None = None) -> None:
-        """Hold the *count* names of plain *text*; *names* are the parsed names, if known."""
+    def __init__(
+        self,
+        text: bytes,
+        count: int,
+        found: nodenames.NameList | None = None,
+        names: Sequence[str] | None = None,
+    ) -> None:
+        """Hold the *count* names of plain *text*, as *found* there, and parsed, if they are."""
         self.text = text  # without the brackets
         self._count = count
+        self._found = found
         self._names = names
 
     def __len__(self) -> int:
@@ -57,17 +64,23 @@ class Listed(Sequence[str]):
             self._names = json.loads(b"[" + self.text + b"]")
         return self._names
 
+    @property
+    def found(self) -> nodenames.NameList:
+        """The places of the names in the text."""
+        if self._found is None:
+            self._found = nodenames.NameList(self.text)
+        return self._found
+
     def only(self, found: Codes, code: int) -> Listed:
         """Return the names whose code in *found*, which has one for each, is *code*."""
-        text = self.write(found, {code: (b"", b",")})
-        return Listed(text[:-1], found.count(code))
+        return Listed(self.found.only(found, code), found.count(code))
 
     def write(self, found: Codes, forms: Mapping[int, tuple[bytes, bytes]]) -> bytes:
         """Return each name in quotes, between the two texts of its code; none if it has no texts.
 
         *found* has the code of each.
         """
-        return nodenames.write(self.text, found, forms)
+        return self.found.write(found, forms)
 
 
 def read(text: bytes) -> Listed | None:
@@ -75,8 +88,11 @@ def read(text: bytes) -> Listed | None:
 
     None if it is not plain, or no list of names.
     """
-    count = nodenames.count(text)
-    return None if count < 0 else Listed(text, count)
+    try:
+        found = nodenames.NameList(text)
+    except ValueError:
+        return None
+    return Listed(text, found.count, found)
 
 
 def of(names: Sequence[str]) -> Sequence[str]:
@@ -85,7 +101,7 @@ def of(names: Sequence[str]) -> Sequence[str]:
     found = read(text.encode()) if text.isascii() else None
     if found is None or len(found) != len(names):  # a name with quotes looks like several
         return names
-    return Listed(found.text, len(names), names)
+    return Listed(found.text, len(names), found.found, names)
 
 
 def only(names: Sequence[str], found: Codes, code: int) -> Sequence[str]:
@@ -132,5 +148,5 @@ class Roll:
             numbers = (self._numbers.get(name, len(codes)) for name in names)
             return bytes(codes[number] if number < len(codes) else unknown for number in numbers)
         found = bytearray(len(names))
-        self._table.look(names.text, codes, unknown, found)
+        self._table.look(names.found, codes, unknown, found)
         return found

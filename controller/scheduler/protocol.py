@@ -179,21 +179,25 @@ def write_preemption(victims: Mapping[str, Victims]) -> bytes:
     return json.dumps({"NodeNameToMetaVictims": found}).encode()
 
 
+_NAMES = b',"NodeNames":['
+
+
 def _parse_apart(content: bytes) -> dict[str, Any] | None:
     """Parse a request that ends with NodeNames, as Go writes it, without parsing the names.
 
     None if it is written differently. A JSON string contains ``,"`` only at its end, so the match
     is the name of a member; the text before it, closed with a brace, must be an object.
     """
-    before, found, rest = content.partition(b',"NodeNames":[')
-    text = rest.rstrip()
-    if not found or not text.endswith(b"]}"):
+    at, end = content.find(_NAMES), len(content)
+    while content[end - 1 : end].isspace():
+        end -= 1
+    if at < 0 or not content.endswith(b"]}", at + len(_NAMES), end):
         return None
-    names = listed.read(text[:-2])
+    names = listed.read(content[at + len(_NAMES) : end - 2])
     if names is None:
         return None
     try:
-        document = json.loads(before + b"}")
+        document = json.loads(content[:at] + b"}")
     except (ValueError, RecursionError):
         return None
     return {**document, "NodeNames": names} if isinstance(document, dict) else None

@@ -199,6 +199,8 @@ def shown(route: Route, head: Head, query: Mapping[str, str]) -> HttpResponse:
 def split(target: str) -> tuple[str, Mapping[str, str]]:
     """Return the path and the query parameters of *target*; none if there are too many."""
     path, _, query = target.partition("?")
+    if not query:
+        return path, {}
     try:
         return path, dict(urllib.parse.parse_qsl(query, max_num_fields=_MOST_NAMES))
     except ValueError:

@@ -55,6 +55,7 @@ class NodeInfo:
     __slots__ = (
         "_capacity",
         "_free",
+        "_kinds",
         "_strays",
         "devices",
         "minors",
@@ -75,12 +76,14 @@ class NodeInfo:
         self.tenants: dict[str, Reservation] = {}  # by uid
         self._free: tuple[free_capacity.FreeCapacity, ...] | None = None
         self._capacity: capacity.Capacity | None = None
+        self._kinds = free_capacity.DeviceKinds.of(())
         self._strays: dict[str, tuple[datatypes.Holding, ...]] = {}
 
     def update(self, published: notes.Published | None, trouble: str) -> None:
         """Set what the node publishes; None if that is nothing, or invalid (*trouble*)."""
         self.unit = published.memory_unit if published else 0
         self.devices = published.devices if published else ()
+        self._kinds = free_capacity.DeviceKinds.of(self.devices)
         self.minors = published.minors if published else {}
         self.placed = published.placed if published else {}
         self.trouble = trouble
@@ -111,8 +114,18 @@ class NodeInfo:
     def capacity(self) -> capacity.Capacity:
         """The same as plain numbers."""
         if self._capacity is None:
-            self._capacity = free_capacity.numbers(self.unit, self.free)
+            held = self._known(_NONE) if self._is_certain else self.held()
+            self._capacity = self._kinds.numbers_of(self.unit, held)
         return self._capacity
+
+    @property
+    def _is_certain(self) -> bool:
+        """Whether all pods here hold known devices."""
+        placed = self.placed
+        return all(
+            reservation.held is not None or uid in placed
+            for uid, reservation in self.tenants.items()
+        )
 
     def without(self, uids: Collection[str]) -> tuple[free_capacity.FreeCapacity, ...]:
         """Return the free capacity of each device if these pods held nothing here."""

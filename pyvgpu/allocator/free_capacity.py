@@ -9,7 +9,7 @@ from pyvgpu import names, quantity
 from pyvgpu.allocator import capacity, codes, datatypes, mig_placement
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,13 +35,6 @@ class FreeCapacity:
 
 def of(node: datatypes.NodeDevices) -> tuple[FreeCapacity, ...]:
     """Return the room on each device, in their order."""
-    used: dict[str, list[int]] = {device.uuid: [0, 0, 0] for device in node.devices}
-    for holding in node.held:
-        sums = used.get(holding.share.uuid)
-        if sums is not None:  # ignore shares of devices that are gone
-            sums[0] += holding.share.vcore
-            sums[1] += holding.share.vmemory
-            sums[2] += 1
     return tuple(
         FreeCapacity(
             device,
@@ -50,8 +43,25 @@ def of(node: datatypes.NodeDevices) -> tuple[FreeCapacity, ...]:
             tenants,
             _places(device, node.held),
         )
-        for device, (vcore, vmemory, tenants) in zip(node.devices, used.values(), strict=True)
+        for device, (vcore, vmemory, tenants) in zip(
+            node.devices, _sums(node.devices, node.held), strict=True
+        )
     )
+
+
+def _sums(
+    devices: Sequence[datatypes.NodeDevice], held: Iterable[datatypes.Holding]
+) -> Iterable[list[int]]:
+    """Return of each device the vcore, the bytes and the number of the shares in *held*."""
+    used: dict[str, list[int]] = {device.uuid: [0, 0, 0] for device in devices}
+    for holding in held:
+        share = holding.share
+        sums = used.get(share.uuid)
+        if sums is not None:  # ignore shares of devices that are gone
+            sums[0] += share.vcore
+            sums[1] += share.vmemory
+            sums[2] += 1
+    return used.values()
 
 
 def _places(device: datatypes.NodeDevice, held: Sequence[datatypes.Holding]) -> tuple[str, ...]:
@@ -170,29 +180,64 @@ def has(
 
 def used(room: FreeCapacity) -> float:
     """Return the allocated part of a device, of time or of memory, whichever is larger."""
-    return 1 - min(room.vcore / datatypes.WHOLE, room.vmemory / room.device.memory_bytes)
+    return _used(room.device, room.vcore, room.vmemory)
+
+
+def _used(device: datatypes.NodeDevice, vcore: int, vmemory: int) -> float:
+    return 1 - min(vcore / datatypes.WHOLE, vmemory / device.memory_bytes)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeviceKinds:
+    """What does not depend on the shares of devices: which pods they take."""
+
+    devices: tuple[datatypes.NodeDevice, ...]
+    kinds: tuple[_Kind, ...]
+    numbers: tuple[int, ...]  # by device, for capacity.Capacity
+    uuids: tuple[str, ...]
+
+    @classmethod
+    def of(cls, devices: Iterable[datatypes.NodeDevice]) -> DeviceKinds:
+        """Return that of *devices*."""
+        found, kinds = tuple(devices), dict[_Kind, int]()
+        numbers = tuple(-1 if _shut(device) else _number(device, kinds) for device in found)
+        return cls(found, tuple(kinds), numbers, tuple(device.uuid for device in found))
+
+    def numbers_of(self, unit: int, held: Iterable[datatypes.Holding]) -> capacity.Capacity:
+        """Return the free capacity beside *held*, of a node with units of *unit* bytes."""
+        return self._numbers(
+            unit,
+            (
+                (datatypes.WHOLE - vcore, device.memory_bytes - vmemory, tenants)
+                for device, (vcore, vmemory, tenants) in zip(
+                    self.devices, _sums(self.devices, held), strict=True
+                )
+            ),
+        )
+
+    def _numbers(self, unit: int, free: Iterable[tuple[int, int, int]]) -> capacity.Capacity:
+        """Return the same, from the free vcore, the free bytes and the tenants of each device."""
+        cells = [
+            (
+                device.memory_bytes,
+                device.least_bytes,
+                vcore,
+                vmemory,
+                tenants,
+                kind,
+                int(_used(device, vcore, vmemory) * codes.FULL),
+            )
+            for device, kind, (vcore, vmemory, tenants) in zip(
+                self.devices, self.numbers, free, strict=True
+            )
+        ]
+        return capacity.Capacity(unit, cells, self.kinds, self.uuids)
 
 
 def numbers(unit: int, free: Sequence[FreeCapacity]) -> capacity.Capacity:
     """Return the free capacity of a node with units of *unit* bytes, as plain numbers."""
-    kinds: dict[_Kind, int] = {}
-    devices = []
-    for room in free:
-        device = room.device
-        devices.append(
-            (
-                device.memory_bytes,
-                device.least_bytes,
-                room.vcore,
-                room.vmemory,
-                room.tenants,
-                -1 if _shut(device) else _number(device, kinds),
-                int(used(room) * codes.FULL),
-            )
-        )
-    return capacity.Capacity(
-        unit, devices, tuple(kinds), tuple(free_room.device.uuid for free_room in free)
-    )
+    found = DeviceKinds.of(room.device for room in free)
+    return found._numbers(unit, ((room.vcore, room.vmemory, room.tenants) for room in free))
 
 
 def _number(device: datatypes.NodeDevice, kinds: dict[_Kind, int]) -> int:

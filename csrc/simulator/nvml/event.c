@@ -2,23 +2,29 @@
 /* event.c -- event sets. There is one kind of event: an Xid from the faults file.
  *
  * Every time that file is written, each `xid DEVICE NUMBER` in it is delivered once to every
- * set that was registered for the device before. A waiter polls the file ten times a second;
- * there is no thread and no state in the machine.
+ * set that was registered for the device before. A waiter waits for a change of the machine's
+ * folder, and checks the file each second anyway, since not all file systems report changes;
+ * without inotify it polls ten times a second. There is no thread and no state in the machine.
  */
 #include "api.h"
 #include "source.h"
 
 #include "../fault.h"
+#include "../machine.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <time.h>
+#include <unistd.h>
 
 #define KNOWN_TYPES                                                                          \
     (nvmlEventTypeSingleBitEccError | nvmlEventTypeDoubleBitEccError | nvmlEventTypePState | \
      nvmlEventTypeXidCriticalError | nvmlEventTypeClock)
-#define LOOK_NS 100000000L
+#define LOOK_NS  100000000L
+#define WATCH_MS 1000
 
 enum { EVENT_QUEUE = 64 };
 
@@ -26,9 +32,22 @@ struct nvmlEventSet_st {
     pthread_mutex_t lock;
     unsigned long long types[SOURCE_DEVICES];
     uint64_t stamp; /* of the faults file, as last looked at */
+    int watch;      /* readable once a file of the machine's folder has changed; -1: none */
     size_t first, count;
     nvmlEventData_t queue[EVENT_QUEUE];
 };
+
+static int watch_folder(void)
+{
+    int watch = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+
+    if (watch >= 0 && inotify_add_watch(watch, source_machine()->folder,
+                                        IN_CLOSE_WRITE | IN_MOVED_TO | IN_DELETE) < 0) {
+        close(watch);
+        return -1;
+    }
+    return watch;
+}
 
 nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set)
 {
@@ -38,6 +57,7 @@ nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set)
     if (!*set)
         return NVML_ERROR_MEMORY;
     pthread_mutex_init(&(*set)->lock, NULL);
+    (*set)->watch = watch_folder();
     (*set)->stamp = source_faults_stamp();
     return NVML_SUCCESS;
 }
@@ -46,6 +66,8 @@ nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t set)
 {
     ENTER();
     REQUIRE(set);
+    if (set->watch >= 0)
+        close(set->watch);
     pthread_mutex_destroy(&set->lock);
     free(set);
     return NVML_SUCCESS;
@@ -121,15 +143,31 @@ static uint64_t now_ms(void)
     return (uint64_t) now.tv_sec * 1000 + (uint64_t) now.tv_nsec / 1000000;
 }
 
+static void wait_for_change(int watch, uint64_t for_ms)
+{
+    char changes[1024];
+
+    if (watch < 0) {
+        nanosleep(&(struct timespec) {.tv_nsec = LOOK_NS}, NULL);
+        return;
+    }
+    poll(&(struct pollfd) {.fd = watch, .events = POLLIN}, 1,
+         for_ms > WATCH_MS ? WATCH_MS : (int) for_ms);
+    while (read(watch, changes, sizeof(changes)) > 0)
+        ;
+}
+
 static nvmlReturn_t wait_for_event(nvmlEventSet_t set, nvmlEventData_t *event,
                                    unsigned int timeout_ms)
 {
     uint64_t end = now_ms() + timeout_ms;
 
     while (!take(set, event)) {
-        if (now_ms() >= end)
+        uint64_t now = now_ms();
+
+        if (now >= end)
             return NVML_ERROR_TIMEOUT;
-        nanosleep(&(struct timespec) {.tv_nsec = LOOK_NS}, NULL);
+        wait_for_change(set->watch, end - now);
     }
     return NVML_SUCCESS;
 }

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PERIOD_SECONDS = 5.0
+_IDLE_SECONDS = 1.0  # between two looks for grants while there are none
 _FRESH_SECONDS = 2.0  # an older sample of device time is stale
 
 
@@ -53,6 +54,14 @@ class Means:
     doomed: Callable[[int], None] = lambda _: None  # called with the pid before it is killed
     # Called in an NVML session with all grants of shares, and the processes of each.
     limit: Callable[[Iterable[Grant], Mapping[str, Collection[int]]], None] = lambda *_: None
+
+
+def pause_seconds(granted: Collection[str]) -> float:
+    """Return the time between two comparisons with ledgers: longer while there are no grants.
+
+    A grant exists before its container, so the first comparison is not late.
+    """
+    return corrections.PERIOD_SECONDS if granted else _IDLE_SECONDS
 
 
 class Auditor:
@@ -123,7 +132,7 @@ class Auditor:
                 self.look()
                 looked = now
             known = tampered
-            self._stopped.wait(corrections.PERIOD_SECONDS)
+            self._stopped.wait(pause_seconds(self._granted()))
 
     def correct(self) -> None:
         """Add usage that the containers' ledgers lack, once, in an NVML session."""

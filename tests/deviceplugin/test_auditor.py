@@ -17,6 +17,7 @@ import waiting
 from granted import GIB, grant_of, share_of
 
 from pyvgpu import region
+from pyvgpu.deviceplugin.audit import auditor
 from pyvgpu.simulation import simulator
 
 PROGRAMS = Path(__file__).parents[1] / "clients" / "programs"
@@ -381,3 +382,7 @@ def test_process_of_the_node_is_never_killed(audited, machine):
             _, reported = look("kill", all_of_it=True)
             assert reported == []
         assert process.poll() is None
+
+
+def test_comparisons_are_rarer_while_there_are_no_grants():
+    assert auditor.pause_seconds({}) > auditor.pause_seconds({"grant": object()})

@@ -11,6 +11,7 @@ from pyvgpu.controller.certs import serving_certificate
 from pyvgpu.controller.scheduler import pod_request
 from pyvgpu.controller.scheduler.shell import seal_keys
 from pyvgpu.deviceplugin.cluster import scheduler_choice
+from pyvgpu.kube import apiserver
 
 PLACE = serving_certificate.ServerObjects("agents", "placement")
 ONE, TWO = b"1" * 32, b"2" * 32
@@ -56,6 +57,16 @@ def test_the_second_replica_takes_the_firsts_key(small):
     one = known(connection, slow)
     one.look()
     assert one.all() == (TWO,)
+
+
+@pytest.mark.parametrize("code", [403, 422])
+def test_a_write_that_a_policy_denies_is_not_repeated(small, code):
+    api, connection = small
+    api.put(PLACE.secret, {"metadata": {"name": PLACE.name}})
+    api.refusing = {"PUT": [code, code, code]}
+    with pytest.raises(apiserver.ServerError):
+        known(connection).look()
+    assert [method for method, _ in api.asked].count("PUT") == 1
 
 
 def test_the_entry_key_comes_first_and_all_are_accepted(small):

@@ -1,8 +1,8 @@
 # cython: language_level=3, annotation_typing=False, wraparound=False
 """Filter and score thousands of nodes for a pod, on plain numbers.
 
-Compiled by Cython with the types of capacity.pxd; it also works uncompiled, only slower. rooms.py
-converts devices, selectors and pods to these numbers.
+Compiled by Cython with the types of capacity.pxd; it also works uncompiled, only slower.
+free_capacity.py converts devices, selectors and pods to these numbers.
 """
 
 from __future__ import annotations

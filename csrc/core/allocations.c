@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* allocations.c -- open addressing with linear probing in shards; see allocations.h. */
 #include "core/allocations.h"
+#include "core/blocks.h"
 #include "core/compiler.h"
 #include "core/lock.h"
 
@@ -155,6 +156,8 @@ int allocations_insert(const struct allocation *allocation, struct allocation *r
         *place = *allocation;
     }
     unlock_shard(shard);
+    if (result == 0 && allocation->kind == ALLOCATION_LINEAR)
+        return blocks_take(allocation->address, replaced);
     return result;
 }
 
@@ -175,7 +178,7 @@ int allocations_insert_or_change(const struct allocation *allocation,
     return place ? 0 : -ENOMEM;
 }
 
-int allocations_take(enum allocation_kind kind, uint64_t address, struct allocation *taken)
+static int take(enum allocation_kind kind, uint64_t address, struct allocation *taken)
 {
     uint64_t hash = hash_of(address);
     struct shard *shard;
@@ -194,6 +197,16 @@ int allocations_take(enum allocation_kind kind, uint64_t address, struct allocat
     return entry != NULL;
 }
 
+int allocations_take(enum allocation_kind kind, uint64_t address, struct allocation *taken)
+{
+    return (kind == ALLOCATION_LINEAR && blocks_take(address, taken)) || take(kind, address, taken);
+}
+
+int allocations_take_unrecorded(uint64_t address, struct allocation *taken)
+{
+    return take(ALLOCATION_LINEAR, address, taken);
+}
+
 int allocations_find(enum allocation_kind kind, uint64_t address, struct allocation *found)
 {
     uint64_t hash = hash_of(address);
@@ -203,7 +216,7 @@ int allocations_find(enum allocation_kind kind, uint64_t address, struct allocat
     if (entry)
         *found = *entry;
     unlock_shard(shard);
-    return entry != NULL;
+    return entry || (kind == ALLOCATION_LINEAR && blocks_find(address, found));
 }
 
 /* An entry that *address* lies in, among all of a shard. */
@@ -250,13 +263,34 @@ int allocations_change(enum allocation_kind kind, uint64_t address,
     return entry != NULL;
 }
 
+/* Under the lock of its block: insert what gets the link into the table instead. */
+static int move_with_link(struct allocation *allocation, void *link)
+{
+    uint64_t hash = hash_of(allocation->address);
+    struct shard *shard = lock_shard(hash);
+    struct allocation *place = make_place(shard, hash, allocation);
+
+    allocation->link = *(uint16_t *) link;
+    if (place) {
+        change_count(shard, !place->address);
+        *place = *allocation;
+    }
+    unlock_shard(shard);
+    return place != NULL;
+}
+
 int allocations_set_link(enum allocation_kind kind, uint64_t address, uint16_t link)
 {
     uint64_t hash = hash_of(address);
-    struct shard *shard = lock_shard(hash);
-    struct allocation *entry = entry_of(shard, hash, kind, address);
-    int unlinked = entry && !entry->link;
+    struct shard *shard;
+    struct allocation *entry;
+    int unlinked;
 
+    if (kind == ALLOCATION_LINEAR && blocks_move(address, move_with_link, &link))
+        return 1;
+    shard = lock_shard(hash);
+    entry = entry_of(shard, hash, kind, address);
+    unlinked = entry && !entry->link;
     if (unlinked)
         entry->link = link;
     unlock_shard(shard);
@@ -266,10 +300,15 @@ int allocations_set_link(enum allocation_kind kind, uint64_t address, uint16_t l
 int allocations_take_back(const struct allocation *allocation)
 {
     uint64_t hash = hash_of(allocation->address);
-    struct shard *shard = lock_shard(hash);
-    struct allocation *entry = entry_of(shard, hash, allocation->kind, allocation->address);
-    int found = entry && entry->owner == allocation->owner && entry->life == allocation->life;
+    struct shard *shard;
+    struct allocation *entry;
+    int found;
 
+    if (allocation->kind == ALLOCATION_LINEAR && blocks_take_back(allocation))
+        return 1;
+    shard = lock_shard(hash);
+    entry = entry_of(shard, hash, allocation->kind, allocation->address);
+    found = entry && entry->owner == allocation->owner && entry->life == allocation->life;
     if (found)
         remove_place(shard, entry);
     unlock_shard(shard);
@@ -279,6 +318,7 @@ int allocations_take_back(const struct allocation *allocation)
 void allocations_take_owned(const void *owner, void (*gone)(const struct allocation *, void *),
                             void *argument)
 {
+    blocks_take_owned(owner, gone, argument);
     for (unsigned i = 0; i < SHARDS; i++) {
         struct shard *shard = lock_shard((uint64_t) i << 60);
 

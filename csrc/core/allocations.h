@@ -5,7 +5,8 @@
  * Process-local; only the ledger is shared. An address is whatever names an allocation of its kind:
  * a device address, an array, a handle. The owner is an opaque tag (a context), so that everything
  * of one owner can be taken out at once. Sharded; each shard has a spin lock that is never held
- * over a call into the driver. Knows no CUDA.
+ * over a call into the driver. Linear memory that is recorded in blocks (blocks.h) is found, taken
+ * and linked here like any other. Knows no CUDA.
  */
 #ifndef PYVGPU_CORE_ALLOCATIONS_H
 #define PYVGPU_CORE_ALLOCATIONS_H
@@ -31,7 +32,8 @@ struct allocation {
     uint16_t link; /* its export or import (shared_memory.h); 0: it has none */
     uint8_t device : 7;
     uint8_t in_block : 1; /* the block that it lies in is charged instead */
-    uint8_t kind;         /* enum allocation_kind */
+    uint8_t kind : 7;     /* enum allocation_kind */
+    uint8_t recorded : 1; /* in its block (blocks.h) and not in the table */
 };
 
 /* Insert an allocation: 0 or -ENOMEM. 1 if its address had an entry, which is then *replaced*. */
@@ -39,6 +41,9 @@ int allocations_insert(const struct allocation *allocation, struct allocation *r
 
 /* Take the entry of *address* out; 0 if there is none. */
 int allocations_take(enum allocation_kind kind, uint64_t address, struct allocation *taken);
+
+/* The same for linear memory, but only out of the table: what is recorded in blocks stays. */
+int allocations_take_unrecorded(uint64_t address, struct allocation *taken);
 
 /* Copy the entry of *address*, which stays; 0 if there is none. */
 int allocations_find(enum allocation_kind kind, uint64_t address, struct allocation *found);

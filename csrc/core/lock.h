@@ -34,6 +34,7 @@
     RANK(LOCK_EXPORTS, "exported handles (export.c)")                    \
     RANK(LOCK_GRAPHICS, "captures into a graphics API (capture.c)")      \
     RANK(LOCK_GRAPHS, "costs of graphs (graph.c)")                       \
+    RANK(LOCK_BLOCK, "a block of small allocations (blocks.c)")          \
     RANK(LOCK_ALLOCATIONS, "a shard of the allocations (allocations.c)") \
     RANK(LOCK_SPARSE, "tiles (sparse.c)")                                \
     RANK(LOCK_MULTICAST, "bindings (multicast.c)")                       \

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_allocations.c -- the table of allocations, compared with a simple model. */
 #include "core/allocations.h"
+#include "core/blocks.h"
 #include "check.h"
 
 #include <pthread.h>
@@ -83,6 +84,38 @@ static void link_is_set_once(void)
     CHECK("not again", allocations_set_link(ALLOCATION_LINEAR, 0x7000, 6) == 0);
     allocations_take(ALLOCATION_LINEAR, 0x7000, &out);
     CHECK_EQUAL("it comes with the entry", out.link, 5);
+}
+
+/* Small linear memory is in its block and not in the table, until it gets a link. */
+static void recorded_allocations_are_found_like_others(void)
+{
+    static const uint64_t address = UINT64_C(0x7f0000000000);
+    struct blocks_owner owner = {&owner, 1, 0};
+    struct allocation large = entry(address, UINT64_C(4) << 20, NULL);
+    struct allocation out = {0};
+    int mixed = 0;
+
+    blocks_record(address, 512, &owner, &mixed);
+    CHECK("an empty block may have one in the table", mixed);
+    CHECK("found", allocations_find(ALLOCATION_LINEAR, address, &out) == 1);
+    CHECK("recorded", out.recorded);
+    CHECK("of no other kind", !allocations_find(ALLOCATION_OPENED, address, &out));
+    CHECK("not in the table", !allocations_take_unrecorded(address, &out));
+    CHECK("linked", allocations_set_link(ALLOCATION_LINEAR, address, 5) == 1);
+    CHECK("once", allocations_set_link(ALLOCATION_LINEAR, address, 6) == 0);
+    CHECK("taken back by its owner only", !allocations_take_back(&large));
+    CHECK("taken", allocations_take(ALLOCATION_LINEAR, address, &out) == 1);
+    CHECK("with the link", out.link == 5 && out.in_block && !out.recorded && out.bytes == 512);
+    CHECK("counted once", blocks_leave(address));
+    blocks_record(address, 512, &owner, &mixed);
+    CHECK_EQUAL("a large one in its place", allocations_insert(&large, &out), 1);
+    CHECK("what was there", out.recorded && out.bytes == 512 && blocks_leave(address));
+    CHECK("taken once", allocations_take(ALLOCATION_LINEAR, address, &out) == 1 &&
+                            out.bytes == large.bytes &&
+                            !allocations_take(ALLOCATION_LINEAR, address, &out));
+    blocks_record(address, 1024, &owner, &mixed);
+    CHECK_EQUAL("all of an owner", bytes_taken_owned(&owner), 1024);
+    CHECK("gone", !allocations_find(ALLOCATION_LINEAR, address, &out) && blocks_leave(address));
 }
 
 static void find_by_inner_address(void)
@@ -200,6 +233,7 @@ int main(void)
     inserting_same_address_returns_old_entry();
     kinds_have_separate_entries();
     link_is_set_once();
+    recorded_allocations_are_found_like_others();
     find_by_inner_address();
     entry_changes_in_place();
     random_operations_match_model();

@@ -199,42 +199,52 @@ void charge_context_ended(const struct context *context)
     free(list.entries);
 }
 
-/* *is_new*: an allocation in a block is not counted there yet. */
-static int insert(const struct allocation *allocation, int is_new)
+/* The context of *allocation*, which has been entered, may have been destroyed before, and the
+ * memory with it. */
+static void check_life(const struct allocation *allocation)
 {
     const struct context *context = allocation->owner;
-    struct allocation replaced;
-    int result = allocations_insert(allocation, &replaced);
 
-    if (unlikely(result < 0))
-        return result;
-    /* The driver reuses an address only after a free, so here one happened that no hook saw. */
-    if (unlikely(result > 0))
-        charge_release(&replaced);
-    if (is_new && allocation->in_block) {
-        result = blocks_enter(allocation->address);
-        if (unlikely(result < 0)) {
-            allocations_take_back(allocation);
-            return result;
-        }
-        if (!result)
-            ledger_refund(&shim.ledger, allocation->device, BLOCKS_BYTES);
-    }
-    /* The context may have been destroyed before we got here, and the memory with it. */
     if (unlikely(context && context_life(context) != allocation->life) &&
         allocations_take_back(allocation))
         charge_release(allocation);
-    return 0;
+}
+
+static int insert(const struct allocation *allocation)
+{
+    struct allocation replaced;
+    int result = allocations_insert(allocation, &replaced);
+
+    /* The driver reuses an address only after a free, so here one happened that no hook saw. */
+    if (unlikely(result > 0))
+        charge_release(&replaced);
+    return result;
 }
 
 int charge_enter(const struct allocation *allocation)
 {
-    return insert(allocation, 1);
+    int result = insert(allocation);
+
+    if (unlikely(result < 0))
+        return result;
+    result = allocation->in_block ? blocks_enter(allocation->address) : 1;
+    if (unlikely(result < 0)) {
+        allocations_take_back(allocation);
+        return result;
+    }
+    if (!result)
+        ledger_refund(&shim.ledger, allocation->device, BLOCKS_BYTES);
+    check_life(allocation);
+    return 0;
 }
 
 void charge_restore(const struct allocation *allocation)
 {
-    insert(allocation, 0); /* cannot fail: taking it out has left room */
+    if (allocation->recorded)
+        blocks_put_back(allocation);
+    else
+        insert(allocation); /* cannot fail: taking it out has left room */
+    check_life(allocation);
 }
 
 struct context *charge_settle_context(struct charge *charge)
@@ -248,18 +258,45 @@ struct context *charge_settle_context(struct charge *charge)
     return charge->context;
 }
 
+/* Enter a small allocation into its block, if it can be recorded there: 1. */
+static int enter_recorded(const struct charge *charge, uint64_t address)
+{
+    struct blocks_owner owner = {charge->context, charge->life, charge->device};
+    struct allocation stale;
+    int mixed = 0;
+    enum blocks_recorded recorded = blocks_record(address, charge->small, &owner, &mixed);
+
+    if (unlikely(recorded == BLOCKS_NOT_RECORDED))
+        return 0;
+    if (likely(recorded == BLOCKS_SHARED))
+        ledger_refund(&shim.ledger, charge->device, BLOCKS_BYTES);
+    if (unlikely(mixed) && allocations_take_unrecorded(address, &stale))
+        charge_release(&stale);
+    if (unlikely(context_life(charge->context) != charge->life)) {
+        struct allocation entered;
+
+        if (blocks_find(address, &entered))
+            check_life(&entered);
+    }
+    return 1;
+}
+
 CUresult charge_settle(struct charge *charge, enum allocation_kind kind, uint64_t address)
 {
-    struct allocation allocation = {.address = address,
-                                    .bytes = charge->small ? charge->small : charge->bytes,
-                                    .link = charge->link,
-                                    .device = (uint8_t) charge->device,
-                                    .in_block = charge->small != 0,
-                                    .kind = (uint8_t) kind};
+    struct allocation allocation;
 
-    allocation.owner = charge_settle_context(charge);
-    if (unlikely(!allocation.owner))
+    if (unlikely(!charge_settle_context(charge)))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    allocation.life = charge->life;
+    if (likely(charge->small && kind == ALLOCATION_LINEAR && !charge->link) &&
+        likely(enter_recorded(charge, address)))
+        return CUDA_SUCCESS;
+    allocation = (struct allocation) {.address = address,
+                                      .bytes = charge->small ? charge->small : charge->bytes,
+                                      .owner = charge->context,
+                                      .life = charge->life,
+                                      .link = charge->link,
+                                      .device = charge->device & 0x7f,
+                                      .in_block = charge->small != 0,
+                                      .kind = kind};
     return charge_result(charge_enter(&allocation));
 }

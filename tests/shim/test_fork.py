@@ -9,13 +9,17 @@ quota there.
 import json
 import os
 import signal
+import threading
 
+import forked
 import judge
 import parties
 import pytest
 from shim_room import GIB, MIB, ask_bare
 from waiting import wait_until
 
+from pyvgpu import names, region
+from pyvgpu.run import run_auditor
 from pyvgpu.simulation import simulator
 
 HELD = 512 * MIB
@@ -181,6 +185,40 @@ def test_memory_of_a_dead_parent_is_charged_until_the_last_child_ends(
     assert room.ask(TAKE) == [rest, 2, 0]
     lives.close()
     wait_until(lambda: is_empty(room, machine))
+    assert room.ask(TAKE) == [QUOTA - room.reserve, 2, 0]
+    assert judge.peak_bytes(machine) <= QUOTA
+
+
+def audit(room):
+    """Audit as `pyvgpu run` does, 30 times: the excess published, and whether it was marked."""
+    run_auditor.PERIOD_SECONDS = 0.01
+    auditor = run_auditor.Auditor(
+        run_auditor.Audited(
+            quota=room.quota,
+            usage=room.folder / names.USAGE_FILE,
+            devices=tuple(room.devices),
+            libnvidia_ml=room.driver.libnvidia_ml,
+            machine=room.machine.folder,
+        )
+    )
+    auditor.start()
+    threading.Event().wait(30 * run_auditor.PERIOD_SECONDS)
+    extra = region.read_extra(room.quota, 1)
+    auditor.stop()
+    return [max(of_slot[0] for of_slot in extra), (room.folder / names.TAMPERED_FILE).exists()]
+
+
+def test_a_childs_memory_stays_charged_through_audits_and_new_limits(room, machine, leave):
+    """Every program that asks also clears dead slots, as after any number of minutes."""
+    lives, _ = leave("hold(); done(fork())")
+    rest = QUOTA - judge.used_bytes(machine) - room.reserve
+    for _ in range(3):
+        assert forked.call(lambda: audit(room)) == [0, False]
+        room.set_vmemory(QUOTA)
+        assert room.ask(TAKE) == [rest, 2, 0]
+    lives.close()
+    wait_until(lambda: is_empty(room, machine))
+    assert forked.call(lambda: audit(room)) == [0, False]
     assert room.ask(TAKE) == [QUOTA - room.reserve, 2, 0]
     assert judge.peak_bytes(machine) <= QUOTA
 

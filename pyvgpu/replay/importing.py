@@ -12,15 +12,38 @@ from pyvgpu.replay import kineto, nsys
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pyvgpu.replay.recording import Recording
+    from pyvgpu.replay.recording import Activity, HostCall, Recording
 
 _SQLITE = b"SQLite format 3\0"
 _GZIP = b"\x1f\x8b"
 _REPORTS = (".nsys-rep", ".qdrep")
+MOST_NS = 3600 * 10**9  # the replay of an hour takes minutes
 
 
 def read(path: Path) -> Recording:
-    """Return the recording in a file; DataError if it is not a readable profile."""
+    """Return the recording in a file; DataError if it is not a readable profile.
+
+    No duration in it is negative, and it spans an hour at most.
+    """
+    found = _parsed(path)
+    events: tuple[HostCall | Activity, ...] = (*found.calls, *found.activities)
+    for one in events:
+        if one.duration < 0:
+            raise errors.DataError(
+                f"{path}: a {one.kind} at {one.start} ns ends before it starts; must be an "
+                "unchanged file of the profiler, such as trace.json.gz"
+            )
+    first = min((one.start for one in events), default=0)
+    span = max((one.end for one in events), default=0) - first
+    if span > MOST_NS:
+        raise errors.DataError(
+            f"{path}: records more than {MOST_NS // 10**9:,} s; must be shorter, such as a few "
+            "steps of the job"
+        )
+    return found
+
+
+def _parsed(path: Path) -> Recording:
     if path.suffix in _REPORTS:
         raise errors.DataError(
             f"{path}: a report of Nsight Systems must be exported first, by `nsys export --type "

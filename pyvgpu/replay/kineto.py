@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
@@ -26,7 +26,7 @@ def read(path: Path, text: str) -> Recording:
     # Decimals: a float cannot hold an absolute time in microseconds to the nanosecond.
     try:
         document = json.loads(text, strict=False, parse_float=Decimal)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise errors.DataError(f"{path}: is not complete JSON ({exc}), {_EXAMPLE}") from exc
     events = document.get("traceEvents") if isinstance(document, dict) else document
     if not isinstance(events, list):
@@ -47,11 +47,11 @@ def read(path: Path, text: str) -> Recording:
                 if kind is not None:
                     calls.append(_call(event, kind))
             elif category == "cuda_sync":
-                syncs.append(event["args"])
+                syncs.append(_arguments(event))
             elif str(event.get("name")).startswith(_STEP) and category != "gpu_user_annotation":
                 start = _ns(event["ts"])
                 steps.append((start, start + _ns(event["dur"])))
-        except (KeyError, TypeError, ValueError, InvalidOperation) as exc:
+        except (KeyError, TypeError, ValueError, ArithmeticError) as exc:
             raise errors.DataError(
                 f"{path}: event {number} ({category}): {_what(event, exc)}; it must have ts, dur "
                 'and args, such as "ts": 12.5, "dur": 3.25, "args": {"correlation": 7}'
@@ -60,7 +60,7 @@ def read(path: Path, text: str) -> Recording:
     properties = document.get("deviceProperties") if isinstance(document, dict) else None
     gpus = {
         each["id"]: str(each.get("name", ""))
-        for each in properties or ()
+        for each in (properties if isinstance(properties, list) else ())
         if isinstance(each, dict) and isinstance(each.get("id"), int)
     }
     return Recording(calls, activities, sorted(set(steps)), gpus)
@@ -73,12 +73,22 @@ def _what(event: dict[str, Any], exc: Exception) -> str:
     return f"ts is {event.get('ts')!r}, dur {event.get('dur')!r}, args {event.get('args')!r:.80}"
 
 
+def _arguments(event: dict[str, Any]) -> dict[str, Any]:
+    """Return an event's args; TypeError if they, or their correlation, have another type."""
+    arguments = event["args"]
+    if not isinstance(arguments, dict):
+        raise TypeError("args")
+    if not isinstance(arguments.get("correlation"), int | str | None):
+        raise TypeError("correlation")
+    return arguments
+
+
 def _ns(microseconds: int | Decimal | str) -> int:
     return round(Decimal(microseconds) * 1000)
 
 
 def _activity(event: dict[str, Any]) -> Activity:
-    arguments = event["args"]
+    arguments = _arguments(event)
     kind = str(event["cat"]).lower().removeprefix("gpu_")
     name = str(event["name"])
     return Activity(
@@ -106,7 +116,7 @@ def _call(event: dict[str, Any], kind: str) -> HostCall:
         _ns(event["ts"]),
         _ns(event.get("dur", 0)),
         kind,
-        event["args"].get("correlation"),
+        _arguments(event).get("correlation"),
     )
 
 

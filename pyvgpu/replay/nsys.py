@@ -27,7 +27,7 @@ def read(path: Path) -> Recording:
         ) as db:
             db.row_factory = sqlite3.Row
             return _Export(path, db).read()
-    except (sqlite3.Error, IndexError, TypeError) as exc:
+    except (sqlite3.Error, IndexError, TypeError, ValueError) as exc:
         raise errors.DataError(
             f"{path}: is not a complete export of Nsight Systems ({exc}), such as `nsys export "
             "--type sqlite report.nsys-rep` writes"

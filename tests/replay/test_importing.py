@@ -134,6 +134,7 @@ BAD = [
         r"event 0 \(kernel\): ts is 'soon', .* it must have ts, dur and args, such as",
         id="no time",
     ),
+    pytest.param("x.json", b"[" * 100_000, "is not complete JSON", id="deeply nested JSON"),
     pytest.param(
         "x.sqlite", b"SQLite format 3\0" + b"cut" * 99, "is not a complete export", id="cut"
     ),
@@ -148,6 +149,59 @@ def test_unusable_file_is_named_with_the_rule(tmp_path, name, data, message):
         read(path)
     assert str(raised.value).startswith(f"{path}: ")
     assert "such as" in str(raised.value) or "nsys export" in str(raised.value)
+
+
+ODD = [
+    pytest.param("kernel", {"args": None}, r"\(kernel\): .* args None; it must have", id="args"),
+    pytest.param(
+        "cuda_runtime", {"args": "x"}, r"\(cuda_runtime\): .* args 'x'", id="call's args"
+    ),
+    pytest.param("cuda_sync", {"args": 5}, r"\(cuda_sync\): .* args 5", id="wait's args"),
+    pytest.param(
+        "kernel", {"args": {"correlation": [1]}}, "args {'correlation'", id="correlation"
+    ),
+    pytest.param("kernel", {"ts": float("inf")}, "ts is inf", id="infinite"),
+    pytest.param("kernel", {"dur": -5}, "a kernel at .* ns ends before it starts", id="negative"),
+    pytest.param(
+        "kernel", {"dur": 10**12}, "records more than 3,600 s; must be shorter", id="long"
+    ),
+    pytest.param(
+        "cuda_runtime", {"ts": -(10**999)}, "records more than 3,600 s", id="long before"
+    ),
+]
+
+
+@pytest.mark.parametrize(("category", "change", "message"), ODD)
+def test_unusable_event_is_named_with_the_rule(tmp_path, category, change, message):
+    document = profiles.kineto(Profile(start_ns=0))
+    wait = {"ph": "X", "cat": "cuda_sync", "name": "wait", "args": {"correlation": 1}}
+    document["traceEvents"].append(wait)
+    next(e for e in document["traceEvents"] if e.get("cat") == category).update(change)
+    path = profiles.write_kineto(tmp_path / "trace.json", document)
+    with pytest.raises(errors.DataError, match=message):
+        read(path)
+
+
+def test_unusable_list_of_devices_is_ignored(tmp_path):
+    document = {**profiles.kineto(Profile()), "deviceProperties": 5}
+    assert read(profiles.write_kineto(tmp_path / "trace.json", document)).gpu == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("CUPTI_ACTIVITY_KIND_KERNEL set staticSharedMemory = 'much'", "not a complete export"),
+        ("StringIds set value = cast(x'ff' as text)", "not a complete export"),
+        ("CUPTI_ACTIVITY_KIND_KERNEL set end = start - 1", "ends before it starts"),
+    ],
+)
+def test_unusable_values_of_an_export_are_named(tmp_path, change, message):
+    path = profiles.write_nsys(tmp_path / "report.sqlite", Profile())
+    with sqlite3.connect(path) as db:
+        db.execute(f"update {change}")
+    db.close()
+    with pytest.raises(errors.DataError, match=message):
+        read(path)
 
 
 def test_truncated_export_is_named(tmp_path):

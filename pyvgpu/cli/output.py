@@ -1,4 +1,4 @@
-"""Error handling of standard output: closed pipes, full disks, unsupported characters.
+"""Error handling of standard output: closed pipes and streams, full disks, characters.
 
 Unwritten output is discarded. A closed pipe ends the command silently; a full disk is reported in
 one line. Without this the exit code would be that of the library that happens to write, as if
@@ -8,6 +8,7 @@ something else had failed. Characters that the encoding lacks are replaced by si
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
 from typing import TYPE_CHECKING, TextIO, cast
@@ -64,6 +65,15 @@ class _Output:
             raise errors.OutputError(f"standard output: {str(exc.strerror).lower()}") from exc
 
 
+class _Closed(io.TextIOBase):
+    """Standard output that was closed when the command started: it can only be left empty."""
+
+    encoding = "utf-8"
+
+    def write(self, text: str) -> int:
+        raise errors.OutputError("standard output: is closed")
+
+
 def _encodable(text: str, encoding: str) -> str:
     """Return *text* with the characters that *encoding* lacks replaced."""
     return text.translate(_PLAIN).encode(encoding, "replace").decode(encoding)
@@ -73,10 +83,7 @@ def _encodable(text: str, encoding: str) -> str:
 def guarded() -> Iterator[None]:
     """Raise :class:`errors.OutputError` if writing to standard output fails in the block."""
     stream = sys.stdout
-    if stream is None:
-        yield
-        return
-    sys.stdout = cast("TextIO", _Output(stream))
+    sys.stdout = cast("TextIO", _Closed() if stream is None else _Output(stream))
     try:
         yield
         sys.stdout.flush()

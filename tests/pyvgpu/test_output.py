@@ -1,6 +1,7 @@
 """The command line with output that cannot be written, or encodings that lack characters."""
 
 import os
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -44,6 +45,15 @@ def test_full_disk_gives_a_one_line_error(arguments, unbuffered):
         )
     assert ran.returncode == 74
     assert ran.stderr == "pyvgpu: standard output: no space left on device\n"
+
+
+@pytest.mark.parametrize("arguments", [*COMMANDS, ["top", "--once"], ["ps"]], ids=" ".join)
+def test_closed_output_gives_a_one_line_error(arguments):
+    command = shlex.join([str(PYVGPU), *arguments])
+    ran = subprocess.run(
+        ["sh", "-c", f"{command} >&-"], stderr=subprocess.PIPE, text=True, check=False
+    )
+    assert (ran.returncode, ran.stderr) == (74, "pyvgpu: standard output: is closed\n")
 
 
 @pytest.mark.parametrize("command", ["run", "demo", "doctor"])

@@ -42,7 +42,7 @@ def settle(settings: AgentSettings) -> AgentSettings:
         machines.chmod(0o1777)  # a container may run as any uid
         root = install(settings.state)
     except OSError as exc:
-        raise errors.UnavailableError(f"{folder}: {str(exc.strerror).lower()}") from exc
+        raise errors.of_files(f"{folder}: cannot be filled", exc) from exc
     machine = simulator.open_machine(settings.simulate, machines)
     os.environ[names.SIMULATED_MACHINE_VARIABLE] = str(machine.folder)
     return dataclasses.replace(settings, driver_root=root)

@@ -184,7 +184,7 @@ def _find_host(simulate: str | None, cache: Path) -> ContainerHost:
             known = dataclasses.replace(known, driver_root=simulated_devices.install(known.state))
             os.environ[names.SIMULATED_MACHINE_VARIABLE] = str(machine)
     except OSError as exc:
-        raise errors.UnavailableError(f"{known.state}: {str(exc.strerror).lower()}") from exc
+        raise errors.of_files(f"{known.state}: cannot be filled", exc) from exc
     mirror = node_mirror.NodeMirror(cache / _MIRROR, shim.shim_library())
     with mirror.remembering(), progress.copying("copying the driver's libraries") as report:
         found = survey.find_installation(known.driver_root)

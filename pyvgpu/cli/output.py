@@ -70,7 +70,7 @@ class _Closed(io.TextIOBase):
 
     encoding = "utf-8"
 
-    def write(self, text: str) -> int:
+    def write(self, _text: str, /) -> int:
         raise errors.OutputError("standard output: is closed")
 
 

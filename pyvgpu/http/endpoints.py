@@ -146,7 +146,7 @@ def _listen(address: tuple[str, int], pages: Pages, option: str) -> http_server.
     except OSError as exc:
         raise errors.UnavailableError(
             f"{option} {format_address(*address)}: {exc.strerror or exc}; use another port, such "
-            f"as {address[1] % 65535 + 1}"
+            f"as {max(address[1] % 65535 + 1, 1024)}"
         ) from exc
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import fcntl
 import json
 import os
@@ -263,8 +262,8 @@ class Registries:
         except FileExistsError:
             pass
         except OSError as exc:
-            raise errors.UnavailableError(
-                f"{path}: the folder of reservations cannot be created: {exc.strerror}"
+            raise errors.of_files(
+                f"{path}: the folder of reservations cannot be created", exc
             ) from exc
         finally:
             os.umask(before)
@@ -348,9 +347,8 @@ def _enter(registry: _Open, chosen: share.Share, release: str, holder: Holder) -
             os.close(folder)
     except OSError as exc:
         _remove(registry, run_id)
-        raise errors.UnavailableError(
-            f"{registry.path / run_id}: the region cannot be created: {exc.strerror}"
-            + ("; free some space there" if exc.errno in (errno.ENOSPC, errno.EDQUOT) else "")
+        raise errors.of_files(
+            f"{registry.path / run_id}: the region cannot be created", exc
         ) from exc
     except BaseException:
         _remove(registry, run_id)

@@ -105,9 +105,7 @@ def make(cache: Path, run_id: str, source: RunSource, region: Path) -> tuple[Pat
         if lock >= 0:
             os.close(lock)
         remove(tree)
-        raise errors.UnavailableError(
-            f"{tree}: the run's libraries cannot be created: {exc.strerror}"
-        ) from exc
+        raise errors.of_files(f"{tree}: the run's libraries cannot be created", exc) from exc
     return tree, lock
 
 
@@ -123,7 +121,7 @@ def make_layer(tree: Path, name: str, source: RunSource, shimmed: Iterable[str])
         for link, target in links.items():
             (layer / link).symlink_to(target)
     except OSError as exc:
-        raise errors.UnavailableError(f"{layer}: cannot be filled: {exc.strerror}") from exc
+        raise errors.of_files(f"{layer}: cannot be filled", exc) from exc
     return layer
 
 

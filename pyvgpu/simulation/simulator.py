@@ -456,7 +456,7 @@ def _locked(folder: Path) -> Iterator[None]:
         except FileNotFoundError:
             continue  # remove_machine has removed the folder in between
         except OSError as exc:
-            raise MachineError(f"{path}: cannot be opened: {exc.strerror}") from exc
+            raise errors.of_files(f"{path}: cannot be opened", exc) from exc
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             if _is_still(descriptor, path):
@@ -497,7 +497,7 @@ def _make_folder(folder: Path) -> None:
             # Not sticky: a process that reaps a dead one removes its files, of any owner.
             folder.chmod(0o777 if folder.parent.stat().st_mode & stat.S_IWOTH else 0o700)
     except OSError as exc:
-        raise MachineError(f"{folder}: the folder cannot be created: {exc.strerror}") from exc
+        raise errors.of_files(f"{folder}: the folder cannot be created", exc) from exc
 
 
 def _file_mode(folder: Path) -> int:
@@ -512,6 +512,6 @@ def _write(folder: Path, name: str, text: str) -> None:
         temporary.chmod(_file_mode(folder))
         temporary.replace(folder / name)
     except OSError as exc:
-        raise MachineError(f"{folder / name}: cannot be written: {exc.strerror}") from exc
+        raise errors.of_files(f"{folder / name}: cannot be written", exc) from exc
     finally:
         temporary.unlink(missing_ok=True)

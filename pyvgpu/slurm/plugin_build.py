@@ -52,7 +52,7 @@ def build(output: Path, include: Path | None) -> Path:
             made.chmod(0o755)
             return made.replace(output / PLUGIN)
     except OSError as exc:
-        raise errors.UnavailableError(f"{output}: cannot be written: {exc.strerror}") from exc
+        raise errors.of_files(f"{output}: cannot be written", exc) from exc
 
 
 def _compile(compiler: str, made: Path, include: Path | None) -> None:

@@ -406,7 +406,7 @@ def test_full_disk_fails_the_run_and_leaves_nothing(tmp_path):
     )
     ran = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert ran.stderr == ""
-    assert "No space left on device; free some space there []" in ran.stdout
+    assert "No space left on device; make room there []" in ran.stdout
 
 
 @rights.as_root

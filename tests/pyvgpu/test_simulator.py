@@ -221,6 +221,18 @@ def test_folder_without_configuration_is_refused(tmp_path):
         simulator.read_machine(tmp_path)
 
 
+def test_folder_that_cannot_be_created_is_no_invalid_machine(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(errors.UnavailableError, match="t4: the folder cannot be created: Not a d"):
+        simulator.open_machine("t4", tmp_path / "file" / "machines")
+
+
+@pytest.mark.skipif(not Path("/sys/kernel").is_dir(), reason="needs /sys")
+def test_folder_that_may_not_be_created_is_a_denied_access():
+    with pytest.raises(errors.PermissionDeniedError, match="t4: the folder cannot be created: "):
+        simulator.open_machine("t4", Path("/sys/pyvgpu"))
+
+
 def test_comments_and_keys_of_later_versions_are_ignored(tmp_path):
     machine = simulator.open_machine("t4", tmp_path)
     path = machine.folder / "machine.conf"

@@ -243,6 +243,6 @@ def test_full_disk_gives_a_one_line_error(runner, tmp_path):
         check=False,
     )
     assert ran.returncode == 69
-    assert "No space left on device; free some space there" in ran.stderr
+    assert "No space left on device; make room there" in ran.stderr
     assert len(ran.stderr.splitlines()) == 1
     assert runner.trees() == []

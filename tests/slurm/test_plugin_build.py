@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from pyvgpu import errors
@@ -24,3 +26,9 @@ def test_folder_without_the_header_is_refused(tmp_path):
     with pytest.raises(errors.UsageError, match=r"has no slurm/spank.h; must be a folder"):
         plugin_build.build(tmp_path / "out", tmp_path)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(not Path("/sys/kernel").is_dir(), reason="needs /sys")
+def test_folder_that_may_not_be_written_is_a_denied_access():
+    with pytest.raises(errors.PermissionDeniedError, match=r"/sys/pyvgpu: cannot be written: "):
+        plugin_build.build(Path("/sys/pyvgpu"), None)

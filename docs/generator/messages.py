@@ -98,6 +98,8 @@ FOLDERS = {  # of programs that retry by themselves what is unavailable
     ("deviceplugin/", 69): "wait: the agent retries; `kubectl vgpu explain POD` shows the state",
     ("controller/", 69): "wait: the program retries; its log has the details",
 }
+# The errors that errors.of_files returns, with the file system's reason after the text.
+OF_FILES = (errors.UnavailableError, errors.PermissionDeniedError)
 SHIM = """## Refusals of the shim
 
 The shim writes one of these to a program's standard error, once, when `cuInit` or `nvmlInit` fails
@@ -165,17 +167,21 @@ def messages(root: Path) -> Iterator[Message]:
     for found in everything:
         if not isinstance(found.node, ast.Call) or not found.node.args:
             continue
-        kind = by_name.get(sources.name_of(found.node))
+        name = sources.name_of(found.node)
+        of_files = name == errors.of_files.__name__
+        raised = OF_FILES if of_files else filter(None, [by_name.get(name)])
         given = found.node.args[0]
         said = [sources.text_of(given) or ""]
         if isinstance(given, ast.Name):
             said = named.get((found.path, found.where, given.id), [])
-        if kind is not None:
-            yield from (
-                Message(found.path, kind, literal)
-                for literal in said
-                if literal.strip(f"{sources.GAP}: ")
-            )
+        if of_files:
+            said = [f"{literal}: {sources.GAP}" for literal in said if literal]
+        yield from (
+            Message(found.path, kind, literal)
+            for kind in raised
+            for literal in said
+            if literal.strip(f"{sources.GAP}: ")
+        )
 
 
 def _named(everything: Iterable[sources.Found]) -> dict[tuple[str, str, str], list[str]]:

@@ -171,6 +171,7 @@ def test_each_advice_is_used():
         pytest.param(["top", "--interval", "0"], id="interval"),
         pytest.param(["set", "no-such-run", "--vcore", "3"], id="name"),
         pytest.param(["mirror", "--driver-root", "/nowhere", "--dry-run"], id="driver"),
+        pytest.param(["support-bundle", "--output", "/nowhere/x.tar.gz"], id="file"),
     ],
 )
 def test_error_messages_are_in_the_reference(arguments, reference, tmp_path):
@@ -183,7 +184,7 @@ def test_error_messages_are_in_the_reference(arguments, reference, tmp_path):
     )
     said = ran.stderr.splitlines()[-1].removeprefix("pyvgpu: ")
     rows = re.findall(
-        rf"^\| `+ ?(.+?) ?`+ \| {ran.returncode} \| \S.+ \|$",
+        rf"^\| `+ ?(.+?) ?`+ \| (?:\d+, )*{ran.returncode}(?:, \d+)* \| \S.+ \|$",
         reference["reference/messages.md"],
         re.MULTILINE,
     )

@@ -7,7 +7,8 @@ project.
 
 Pages that begin with `start-` are complete instructions for a bare machine. Above each of their
 `sh` blocks a mark names its runner: `<!-- cluster -->` for the e2e install suite,
-`<!-- one machine -->` for test_one_machine, or `<!-- not run: WHY -->`.
+`<!-- one machine -->` for test_one_machine, `<!-- wheels -->` for tests/wheels, or
+`<!-- not run: WHY -->`.
 """
 
 import re
@@ -25,7 +26,8 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 PROGRAMS = ("pyvgpu", "kubectl", "make", "ctr", "pip", "sudo", "helm", "docker", "podman")
 ENDS = {"|", "||", "&&", ";", "&", ">", ">>", "<", ")", "2>"}
 PARSERS = {program.name: whole(program) for program in (PYVGPU, KUBECTL)}
-MARK = re.compile(rf"{documented.CLUSTER}|{documented.ONE_MACHINE}|not run: \S.+")
+RUN = (documented.CLUSTER, documented.ONE_MACHINE, documented.WHEELS)
+MARK = re.compile(rf"{'|'.join(RUN)}|not run: \S.+")
 
 
 def blocks(page):

@@ -99,6 +99,11 @@ def test_a_workstation_from_the_first_run_to_the_removal(follow):
     assert after == ""
 
 
+def test_the_demonstration_of_the_laptop_page(follow):
+    (demo,) = steps(ROOT / "docs/start-laptop.md")
+    assert "\n8 of 8 claims hold\n" in follow(demo)
+
+
 def test_uninstall_of_all_users(follow):
     (remove,) = steps(ROOT / "docs/uninstall.md")
     said = follow("sudo install -d -m 1777 /run/pyvgpu", "pyvgpu run -- true", remove)

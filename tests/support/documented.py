@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 CLUSTER = "cluster"  # mark of the commands that the e2e install suite runs
 ONE_MACHINE = "one machine"  # mark of those that tests/docs/test_one_machine.py runs
+WHEELS = "wheels"  # mark of those that tests/wheels/test_documented.py runs
 _FENCED = re.compile(
     r"(?:^<!-- (?P<mark>[^\n]*) -->\n+)?"
     r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=indent)```$",

@@ -32,7 +32,7 @@
     RANK(LOCK_DEFERRED, "deferred frees (deferred_free.c)")              \
     RANK(LOCK_IPC_IMPORTS, "imports by IPC handle (ipc_imports.c)")      \
     RANK(LOCK_EXPORTS, "exported handles (export.c)")                    \
-    RANK(LOCK_GRAPHICS, "captures into a graphics API (capture.c)")      \
+    RANK(LOCK_ORIGINS, "captures (capture.c)")                           \
     RANK(LOCK_GRAPHS, "costs of graphs (graph.c)")                       \
     RANK(LOCK_BLOCK, "a block of small allocations (blocks.c)")          \
     RANK(LOCK_ALLOCATIONS, "a shard of the allocations (allocations.c)") \

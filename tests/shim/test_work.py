@@ -265,6 +265,40 @@ answer([sum(results), nodes.value])
     assert busy_ns(most) <= CHUNK_NS
 
 
+@pytest.mark.parametrize(
+    "then",
+    [
+        pytest.param("pass", id="goes on"),
+        pytest.param("check(cuda.cuStreamDestroy_v2(stream))", id="stream destroyed"),
+        pytest.param("check(cuda.cuCtxDestroy_v2(other))", id="context destroyed"),
+        pytest.param("check(cuda.cuStreamEndCapture(stream, byref(P())))", id="ended"),
+    ],
+)
+def test_work_in_the_legacy_stream_is_paid_beside_a_capture(most, then):
+    """It is measured even if the program never synchronizes with the legacy stream itself."""
+    answer = most.ask(
+        LAUNCHES
+        + f"""
+begin()
+other, event = P(), P()
+check(cuda.cuCtxCreate_v2(byref(other), 0, 0))
+check(cuda.cuStreamCreate(byref(stream), UINT(1)))
+check(cuda.cuStreamBeginCapture_v2(stream, 2))
+{then}
+context()
+check(cuda.cuEventCreate(byref(event), 2))
+legacy, results = P(1), []
+for _ in range(20):
+    results.append(plain(on=legacy))
+    check(cuda.cuEventRecord(event, legacy))
+    check(cuda.cuEventSynchronize(event))
+answer(results)
+"""
+    )
+    assert answer == [0] * 20
+    assert 18 * MILLISECOND < busy_ns(most) < 40 * MILLISECOND
+
+
 @pytest.mark.parametrize("form", ["", "_ptsz"])
 def test_capture_into_graphics_commands_is_only_recorded(most, form):
     """Also if no call reveals the capture; and after it launches are charged."""

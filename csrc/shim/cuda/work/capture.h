@@ -8,14 +8,17 @@
 
 extern int captures; /* begun in this process and not ended */
 
-/* Whether any stream may be capturing. A capture whose stream is destroyed counts for ever. */
+/* Whether any stream may be capturing. */
 static inline int capture_is_going_on(void)
 {
     return unlikely(__atomic_load_n(&captures, __ATOMIC_SEQ_CST) != 0);
 }
 
-/* Whether work in *stream* is recorded, or will be refused because another stream captures. */
-int capture_has(const struct stream *stream);
+/* Whether work in *stream* is recorded. */
+int capture_records(const struct stream *stream);
+
+/* Whether nothing may be put into *stream*: it would be recorded, or break another capture. */
+int capture_forbids(const struct stream *stream);
 
 /* The stream, or those of the context (NULL: any), are about to end. */
 void capture_end_stream(CUstream stream);

@@ -27,6 +27,9 @@ enum {
 __thread char flight_thread;
 __thread struct flight_lane *flight_own[FLIGHT_OWN];
 
+/* The lane of the launch that is being made by the thread that holds the marks. */
+static const struct flight_lane *launched_in;
+
 struct flight_lane flight_lanes[FLIGHT_LANES];
 unsigned flight_lane_end;
 
@@ -140,8 +143,12 @@ int flight_may_mark(const struct flight_lane *lane)
         return 0;
     if (lane->thread != &flight_thread)
         return context_owns_stream(lane->stream.handle) && !capture_is_going_on();
-    return !capture_is_going_on() ||
-           (lane->name != (uintptr_t) CU_STREAM_LEGACY && !capture_has(&lane->stream));
+    if (!capture_is_going_on())
+        return 1;
+    /* A mark in the legacy stream breaks a capture in a stream that synchronises with it, which may
+     * begin at any moment; so does a launch, which the program would not make then. */
+    return (lane->name != (uintptr_t) CU_STREAM_LEGACY || lane == launched_in) &&
+           !capture_forbids(&lane->stream);
 }
 
 static struct flight_piece *next_piece(struct flight_lane *lane)
@@ -268,7 +275,7 @@ static int64_t piece_ns(const struct flight_lane *lane)
     return __atomic_load_n(&lane->device->above, __ATOMIC_RELAXED) ? WAY_PIECE_NS : PIECE_NS;
 }
 
-int flight_begin(struct flight_lane *lane, const struct costs_key *key, struct cost *cost)
+static int begin(struct flight_lane *lane, const struct costs_key *key, struct cost *cost)
 {
     static unsigned sampled;
     uint64_t now = clock_now_ns(CLOCK_MONOTONIC);
@@ -310,11 +317,31 @@ int flight_begin(struct flight_lane *lane, const struct costs_key *key, struct c
     return 1;
 }
 
+int flight_begin(struct flight_lane *lane, const struct costs_key *key, struct cost *cost)
+{
+    int is_sample;
+
+    launched_in = lane;
+    is_sample = begin(lane, key, cost);
+    launched_in = NULL;
+    return is_sample;
+}
+
+static int close_sample(struct flight_lane *lane)
+{
+    int closed;
+
+    launched_in = lane;
+    closed = close_piece(lane);
+    launched_in = NULL;
+    return closed;
+}
+
 void flight_end_sample(struct flight_lane *lane, int marked)
 {
     if (!lane->is_open || !lane->open.cost)
         return;
-    if (!marked || !close_piece(lane)) {
+    if (!marked || !close_sample(lane)) {
         lane->open.cost->pending = 0;
         lane->open.cost = NULL;
         return;

@@ -303,7 +303,7 @@ CUresult pace_pay(struct pace_work *work, const struct costs_key *key, int64_t g
         return CUDA_ERROR_NOT_INITIALIZED;
     shim_watch_limits();
     work->device = device_of_work();
-    if (work->device && capture_is_going_on() && capture_has(stream))
+    if (work->device && capture_is_going_on() && capture_records(stream))
         work->device = NULL;
     if (work->device)
         pay(work, key, guess_ns, stream);

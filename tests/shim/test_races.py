@@ -1,5 +1,7 @@
 """Races between threads, and of allocations and frees with the end of their context."""
 
+import pytest
+import work_source
 from shim_room import GIB, MIB
 
 from pyvgpu.simulation import simulator
@@ -152,3 +154,66 @@ _, second = alloc(64 * MIB)
 answer([first.value == second.value, before - available()])
 """)
     assert answer == [True, 64 * MIB]
+
+
+FULL_QUEUE = (
+    work_source.LAUNCHES
+    + """
+begin()
+made = context()
+gate, there, known = P(), U64(), P()
+spin_ns.value = 2000
+check(cuda.cuMemHostAlloc(byref(gate), SIZE(4096), UINT(2)))
+word = ctypes.c_uint32.from_address(gate.value)
+check(cuda.cuMemHostGetDevicePointer_v2(byref(there), gate, UINT(0)))
+for _ in range(400):  # measured: then few marks are set
+    check(plain())
+wait()
+def fill(full, launches, given):
+    check(cuda.cuCtxSetCurrent(made))
+    check(cuda.cuStreamWaitValue32_v2(full, there, UINT(1), UINT(1)))
+    for _ in range(launches):
+        check(plain(on=full))
+    given.set()
+    check(cuda.cuStreamSynchronize(full))
+def other(done):
+    check(cuda.cuCtxSetCurrent(made))
+    CALLS
+    done.set()
+def is_stuck(launches):
+    full, given, done = P(), threading.Event(), threading.Event()
+    word.value = 0
+    check(cuda.cuStreamCreate(byref(full), UINT(1)))
+    filler = threading.Thread(target=fill, args=(full, launches, given))
+    filler.start()
+    given.wait(0.2)  # in vain where the launches themselves fill the queue
+    time.sleep(0.02)
+    caller = threading.Thread(target=other, args=(done,))
+    caller.start()
+    stuck = not done.wait(10)
+    word.value = 1
+    caller.join()
+    filler.join()
+    check(cuda.cuStreamDestroy_v2(full))
+    return stuck
+answer([launches for launches in range(1010, 1024) if is_stuck(launches)])
+"""
+)
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        pytest.param("check(cuda.cuStreamDestroy_v2(own))", id="destroys a stream"),
+        pytest.param(
+            """check(cuda.cuStreamBeginCapture_v2(own, 0))
+    check(cuda.cuStreamEndCapture(own, byref(P())))""",
+            id="captures",
+        ),
+    ],
+)
+def test_mark_in_a_full_queue_holds_up_no_other_stream(make_room, machine, calls):
+    """A stream waits for the host, and a mark takes the last place of its queue."""
+    own = f"own = P()\n    check(cuda.cuStreamCreate(byref(own), UINT(1)))\n    {calls}"
+    source = FULL_QUEUE.replace("CALLS", own)
+    assert make_room(machine, vcore=90).ask(source) == []

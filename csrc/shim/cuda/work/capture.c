@@ -112,13 +112,15 @@ static void count_down(void)
 
 /* Setting a mark checks the count: once the count was raised, and marks that were being set are
  * done, none gets into the capture. */
-static CUresult begin(void)
+static CUresult begin(struct stream stream)
 {
     if (!shim.open)
         return CUDA_ERROR_NOT_INITIALIZED;
     __atomic_add_fetch(&captures, 1, __ATOMIC_SEQ_CST);
-    marks_stop();
-    marks_leave();
+    if (marks_stop_or_visit(flight_name(&stream)))
+        marks_leave();
+    else
+        marks_end_visit();
     return CUDA_SUCCESS;
 }
 
@@ -134,7 +136,7 @@ static CUresult begun(CUresult result, struct stream stream)
 /* *form* makes a struct stream of the hook's `stream`. */
 #define BEGIN(form, symbol, ...)                                                                  \
     do {                                                                                          \
-        CUresult result = begin();                                                                \
+        CUresult result = begin(form(stream));                                                    \
                                                                                                   \
         return result == CUDA_SUCCESS ? begun(driver.symbol(__VA_ARGS__), form(stream)) : result; \
     } while (0)
@@ -224,7 +226,7 @@ CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, CUstreamCaptureMode
 
 static CUresult begin_graphics(struct stream stream, CUstreamCigCaptureParams *params)
 {
-    CUresult result = begin();
+    CUresult result = begin(stream);
 
     if (result != CUDA_SUCCESS)
         return result;

@@ -366,10 +366,24 @@ int flight_lanes_begun(const struct pace_device *device)
 {
     return (int) larger(__atomic_load_n(&device->lanes_begun, __ATOMIC_RELAXED), 1);
 }
-void flight_end_stream(CUstream stream)
+
+static void orphan(struct flight_lane *lane)
 {
     static const char no_thread;
 
+    lane->thread = &no_thread;
+    __atomic_store_n(&lane->name, (uintptr_t) lane, __ATOMIC_RELAXED);
+}
+
+void flight_leave_stream(CUstream stream)
+{
+    FLIGHT_EACH(lane)
+    if (lane->name == (uintptr_t) stream)
+        orphan(lane);
+}
+
+void flight_end_stream(CUstream stream)
+{
     FLIGHT_EACH(lane)
     if (lane->name == (uintptr_t) stream) {
         flight_close(lane, 0);
@@ -378,8 +392,7 @@ void flight_end_stream(CUstream stream)
             continue;
         }
         lane->is_open = 0;
-        lane->thread = &no_thread;
-        __atomic_store_n(&lane->name, (uintptr_t) lane, __ATOMIC_RELAXED);
+        orphan(lane);
     }
 }
 

@@ -189,6 +189,9 @@ extern unsigned flight_lane_end;
 /* A stream is about to be destroyed; its work goes on. */
 void flight_end_stream(CUstream stream);
 
+/* Likewise, for a visitor: work in it that has no mark behind it is charged as expected. */
+void flight_leave_stream(CUstream stream);
+
 /* A context ends, or with NULL any may, and its marks with it: the work that they would have
  * measured is charged as expected. */
 void flight_forget(CUcontext context);

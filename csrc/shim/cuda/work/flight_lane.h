@@ -21,7 +21,7 @@ static inline int flight_is_orphan(const struct flight_lane *lane)
 }
 
 /* While a stream captures, neither it nor others that could have joined the capture may be touched,
- * and the legacy stream not at all. */
+ * and the legacy stream only by a launch in it. */
 int flight_may_mark(const struct flight_lane *lane);
 
 /* Give back the marks of a piece, or of all pieces that are closed, which end unmeasured. */

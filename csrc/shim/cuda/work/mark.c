@@ -2,6 +2,7 @@
 /* mark.c -- sets and reads events in the program's streams; see mark.h. */
 #include "shim/cuda/work/mark.h"
 #include "shim/cuda/work/capture.h"
+#include "shim/cuda/work/flight.h"
 #include "shim/cuda/context/context.h"
 #include "core/lock.h"
 
@@ -22,8 +23,20 @@ struct mark_home {
     uint64_t base_ns;
 };
 
+/* Which thread may touch the marks and the records of work in flight. While it sets a mark, it
+ * changes none of these; and where the stream's queue is full, it may be in the driver for long. */
+enum {
+    FREE,
+    HELD,    /* by the thread that took them */
+    SETTING, /* likewise, and it is in the driver */
+    VISITED, /* likewise, and another thread makes use of that */
+};
+
+enum { VISIT_LOOKS = SPIN_LOOKS + 100 }; /* each some 20 us: then a thread comes as a visitor */
+
 static struct mark_home homes[HOMES];
-static int taken; /* a thread holds the marks */
+static int state;
+static uintptr_t marked; /* the name of the stream in which a mark is set */
 static CUstreamCaptureMode mode_before;
 static int mode_exchanged;
 
@@ -36,25 +49,91 @@ static void relax(void)
                      driver.cuThreadExchangeStreamCaptureMode(&mode_before) == CUDA_SUCCESS;
 }
 
+static int change(int from, int to)
+{
+    return __atomic_load_n(&state, __ATOMIC_RELAXED) == from &&
+           __atomic_compare_exchange_n(&state, &from, to, 0, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
+}
+
+static void pause_after(unsigned looks)
+{
+    if (looks < SPIN_LOOKS)
+        cpu_relax();
+    else
+        spin_nap();
+}
+
+static void begin_hold(void)
+{
+    lock_note_taken(LOCK_MARKS, &state);
+    relax();
+}
+
 int marks_try(void)
 {
-    if (!spin_try_lock(&taken, LOCK_MARKS))
+    if (!change(FREE, HELD))
         return 0;
-    relax();
+    begin_hold();
     return 1;
 }
 
 void marks_stop(void)
 {
-    spin_lock(&taken, LOCK_MARKS);
-    relax();
+    lock_check(LOCK_MARKS, &state);
+    for (unsigned looks = 0; !change(FREE, HELD); looks++)
+        pause_after(looks);
+    begin_hold();
 }
 
 void marks_leave(void)
 {
     if (mode_exchanged)
         driver.cuThreadExchangeStreamCaptureMode(&mode_before);
-    spin_unlock(&taken, LOCK_MARKS);
+    lock_note_released(LOCK_MARKS);
+    __atomic_store_n(&state, FREE, __ATOMIC_RELEASE);
+}
+
+/* Marks in the legacy stream concern other streams, too. */
+static int visit(uintptr_t stream)
+{
+    if (!change(SETTING, VISITED))
+        return 0;
+    if (marked != stream && marked != (uintptr_t) CU_STREAM_LEGACY)
+        return 1;
+    marks_end_visit();
+    return 0;
+}
+
+int marks_stop_or_visit(uintptr_t stream)
+{
+    lock_check(LOCK_MARKS, &state);
+    for (unsigned looks = 0; !change(FREE, HELD); looks++) {
+        if (looks > VISIT_LOOKS && visit(stream))
+            return 0;
+        pause_after(looks);
+    }
+    begin_hold();
+    return 1;
+}
+
+void marks_end_visit(void)
+{
+    __atomic_store_n(&state, SETTING, __ATOMIC_SEQ_CST);
+}
+
+/* Record the event; a capture may have begun meanwhile. */
+static CUresult record(CUevent event, const struct stream *stream)
+{
+    CUresult result;
+
+    marked = flight_name(stream);
+    __atomic_store_n(&state, SETTING, __ATOMIC_SEQ_CST);
+    result = STREAM_CALL(stream, cuEventRecord)(event, stream->handle);
+    for (unsigned looks = 0; unlikely(!change(SETTING, HELD)); looks++)
+        pause_after(looks);
+    if (!mode_exchanged)
+        relax();
+    return result;
 }
 
 static struct mark_home *home_of(CUcontext handle)
@@ -146,7 +225,7 @@ int mark_set(struct mark *mark, const struct stream *stream)
     result = take_in(mark, handle);
     if (result == 0) {
         mark->set_ns = clock_now_ns(CLOCK_MONOTONIC);
-        if (STREAM_CALL(stream, cuEventRecord)(mark->event, stream->handle) != CUDA_SUCCESS) {
+        if (record(mark->event, stream) != CUDA_SUCCESS) {
             mark_give_back(mark);
             result = -1;
         }
@@ -236,5 +315,5 @@ void marks_forget(CUcontext handle)
 void marks_after_fork(void)
 {
     memset(homes, 0, sizeof(homes));
-    taken = 0;
+    state = FREE;
 }

@@ -4,7 +4,9 @@
  * A mark is an event of the context that the stream belongs to. One thread at a time sets and reads
  * marks, under a try-lock: a thread that finds the marks taken goes on without. So the program's
  * own calls never wait for a mark, except those that end a stream or a context, or begin a capture:
- * they wait until no mark is being set, and no mark outlives its context.
+ * they wait until no mark is being set, and no mark outlives its context. Setting one takes as long
+ * as a launch into a full queue, in a stream that waits perhaps for such a call: so the end of
+ * another stream, and a capture, wait only for a moment.
  */
 #ifndef PYVGPU_SHIM_CUDA_WORK_MARK_H
 #define PYVGPU_SHIM_CUDA_WORK_MARK_H
@@ -50,6 +52,12 @@ uint64_t mark_when(const struct mark *mark, uint64_t likely_ns, uint64_t now);
 
 /* Wait until no other thread holds the marks, and take them. */
 void marks_stop(void);
+
+/* Likewise, but if their holder is in the driver for long, to set a mark in another stream than
+ * *stream* (its name), visit instead: 0. The visitor may withdraw lanes from the holder, which
+ * finds them so, and finds captures that have begun; then it calls marks_end_visit(). */
+int marks_stop_or_visit(uintptr_t stream);
+void marks_end_visit(void);
 
 /* The context *handle* is about to end, or with NULL any may: its marks are lost. Call it after
  * marks_stop(). */

@@ -491,9 +491,13 @@ void pace_end_stream(CUstream stream)
 {
     if (pace.state == PACE_CLOSED)
         return;
-    marks_stop();
-    flight_end_stream(stream);
-    marks_leave();
+    if (marks_stop_or_visit((uintptr_t) stream)) {
+        flight_end_stream(stream);
+        marks_leave();
+    } else {
+        flight_leave_stream(stream);
+        marks_end_visit();
+    }
 }
 
 static int is_anything_ahead(CUcontext context)

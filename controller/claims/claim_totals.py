@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 RESERVED_SECONDS = 120.0  # within it an admitted claim exists, or never will
 ALL = "All"  # the allocation mode for every matching device
-_LARGEST = 10**15
+_LONGEST = 15  # digits of a vcore
+_LONGEST_SUM = 40  # digits of a reservation's numbers: int() refuses thousands
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def total_of(namespace: Object) -> Total:
     """Read the annotations of *namespace*; UsageError for an invalid value."""
     noted = objects.section(namespace, "metadata", "annotations")
     vcore, vmemory = (noted.get(key) for key in (names.TOTAL_VCORE, names.TOTAL_VMEMORY))
-    if vcore is not None and not (str(vcore).isdecimal() and int(vcore) < _LARGEST):
+    if vcore is not None and not _is_whole(str(vcore)):
         raise errors.UsageError(
             f"annotation {names.TOTAL_VCORE} {str(vcore)[:40]!r} of the namespace: must be a "
             "whole number, such as 400"
@@ -110,7 +111,7 @@ def read(ledger: Object) -> dict[str, Reserved]:
     found: dict[str, Reserved] = {}
     for uid, text in objects.section(ledger, "data").items():
         numbers = str(text).split()
-        if len(numbers) >= 3 and all(number.isdecimal() for number in numbers[:3]):
+        if len(numbers) >= 3 and all(_is_whole(number, _LONGEST_SUM) for number in numbers[:3]):
             vcore, vmemory, at = map(int, numbers[:3])  # a later version may add to these
             found[uid] = Reserved(Amount(vcore, vmemory), float(at))
     return found
@@ -173,7 +174,7 @@ def _alternatives(request: Object) -> Iterator[Amount]:
         vcore, vmemory = (
             wished.get(capacity) for capacity in (names.DRA_VCORE, names.DRA_VMEMORY)
         )
-        if vcore is not None and not (str(vcore).isdecimal() and int(vcore) < _LARGEST):
+        if vcore is not None and not _is_whole(str(vcore)):
             raise errors.UsageError(
                 f"request {request.get('name')}: capacity vcore {str(vcore)[:40]!r}: must be a "
                 f"whole number from 1 to {datatypes.WHOLE}, such as 50"
@@ -182,6 +183,10 @@ def _alternatives(request: Object) -> Iterator[Amount]:
             count * (datatypes.WHOLE if vcore is None else int(vcore)),
             None if vmemory is None else count * _bytes(vmemory, "capacity vmemory"),
         )
+
+
+def _is_whole(text: str, longest: int = _LONGEST) -> bool:
+    return text.isdecimal() and len(text) <= longest
 
 
 def _bytes(text: object, option: str) -> int:

@@ -39,6 +39,7 @@ def test_a_namespaces_total_is_read_from_its_annotations(namespace, total):
     [
         (noted(vcore="many"), "annotation pyvgpu.io/total-vcore 'many' of the namespace: must be"),
         (noted(vcore="-1"), "must be a whole number, such as 400"),
+        (noted(vcore="9" * 5000), "'9{40}' of the namespace: must be a whole number"),
         (noted(vmemory="1.5Gi"), "annotation pyvgpu.io/total-vmemory '1.5Gi': must be a whole"),
     ],
 )
@@ -80,6 +81,7 @@ def test_requests_of_a_claim_are_summed(requests, amount):
             "request vgpu: allocationMode All: in a namespace",
         ),
         (make.request("500m", "1Gi"), "request vgpu: capacity vcore '500m': must be a whole"),
+        (make.request("9" * 5000, "1Gi"), "capacity vcore '9{40}': must be a whole number"),
         (make.request(30, "0.5Gi"), "capacity vmemory '0.5Gi': must be a whole number"),
     ],
 )
@@ -125,7 +127,8 @@ def test_a_reservation_lasts_until_the_claim_exists_or_the_time_is_over():
     }
     assert claim_totals.left(some, {"c"}, 130.0) == {"b": some["b"]}
     data = {uid: reserved.text for uid, reserved in some.items()}
-    assert claim_totals.read({"data": {**data, "d": "garbage", "e": "1 2", "f": "1 2 -3"}}) == some
+    malformed = {"d": "garbage", "e": "1 2", "f": "1 2 -3", "g": f"1 {'2' * 5000} 3"}
+    assert claim_totals.read({"data": {**data, **malformed}}) == some
 
 
 NAMESPACE = "/api/v1/namespaces/team"

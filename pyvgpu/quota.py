@@ -55,9 +55,10 @@ class Priority(WordEnum):
         """Parse HAMi's CUDA_TASK_PRIORITY: 0 is high, any larger number is low."""
         if not (text.isascii() and text.isdigit()):
             raise errors.UsageError(
-                f"{option} {text!r}: must be 0, which is high, or a larger number, which is low"
+                f"{option} {text[:40]!r}: must be 0, which is high, or a larger number, which "
+                "is low"
             )
-        return cls.HIGH if int(text) == 0 else cls.LOW
+        return cls.LOW if text.strip("0") else cls.HIGH
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -98,6 +98,20 @@ def test_hami_resources_are_converted(amounts, asked, annotations):
     assert noted(changed) == annotations
 
 
+@pytest.mark.parametrize(
+    ("value", "priority"),
+    [
+        pytest.param("00", "high", id="zero"),
+        pytest.param("9" * 5000, "low", id="more digits than int() takes"),
+    ],
+)
+def test_a_hami_priority_of_any_length_is_read(value, priority):
+    server = gpu.asking("a", {"nvidia.com/gpumem": "4096", "nvidia.com/gpucores": "30"})
+    server["env"] = [{"name": "CUDA_TASK_PRIORITY", "value": value}]
+    changed = convert(gpu.pod(server), HAMI)
+    assert changed["metadata"]["annotations"]["pyvgpu.io/priority"] == priority
+
+
 def test_a_pod_gets_the_highest_priority_of_its_containers():
     share = {"nvidia.com/gpumem": "4096", "nvidia.com/gpucores": "30"}
     server = gpu.asking("a", share)

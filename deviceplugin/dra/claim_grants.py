@@ -48,6 +48,7 @@ class Piece:
     vcore: int
     vmemory: int | None  # bytes; None: the whole device's
     admin: bool = False  # adminAccess, for monitoring: consumes nothing
+    asked: str = ""  # the request, with the alternative that was allocated: main/large
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -114,7 +115,13 @@ def _pieces(results: Iterable[Mapping[str, Any]], named: Named, node: str) -> It
         if consumed is not None:
             vcore = _amount(consumed, names.DRA_VCORE, quantity.WHOLE_DEVICE, named)
             vmemory = _amount(consumed, names.DRA_VMEMORY, quantity.MAXIMUM_BYTES, named)
-        yield Piece(result, vcore, vmemory, bool(allocated.get("adminAccess")))
+        yield Piece(
+            result,
+            vcore,
+            vmemory,
+            bool(allocated.get("adminAccess")),
+            str(allocated["request"]),
+        )
 
 
 def _amount(consumed: Mapping[str, Any], name: str, most: int, named: Named) -> int:
@@ -319,7 +326,7 @@ def _wish(
     try:
         found = {
             elastic.of_request(claim.configurations, request)
-            for request in dict.fromkeys(piece.result.request for piece in pieces)
+            for request in dict.fromkeys(piece.asked for piece in pieces)
         }
     except (errors.UsageError, AttributeError, TypeError) as exc:
         raise _refused(claim.named, f"its configuration: {exc}", final=True) from exc

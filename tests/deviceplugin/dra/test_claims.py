@@ -125,6 +125,19 @@ def test_claim_configuration_sets_the_policy():
     assert whole.policy is quota.TimePolicy.HARD
 
 
+@pytest.mark.parametrize(
+    ("requests", "policy"),
+    [
+        (["main"], quota.TimePolicy.ELASTIC),
+        (["main/large"], quota.TimePolicy.ELASTIC),
+        (["main/small"], quota.TimePolicy.HARD),
+    ],
+)
+def test_configuration_of_an_alternative_applies_to_that_alone(requests, policy):
+    (grant,) = given(result("main/large"), config=[opaque(ELASTIC, requests=requests)])
+    assert grant.policy is policy
+
+
 HELD = datatypes.Holding(datatypes.NodeShare(A, 80, 10 * GIB), "team/other")
 
 

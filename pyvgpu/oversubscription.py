@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 MINUTE = 60.0
+MOST_RATIO = 16  # of the reservations to the device
 STUCK_SECONDS = 300.0  # a move that takes longer does not hold up others
 LOSS = 10  # a slice is at least this many times as long as the tenant's last moves
 PRESUMED_SLICES = 10  # without a known wish: suspended for so many slices, it may want to work

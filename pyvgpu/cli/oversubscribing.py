@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _DEFAULTS = oversubscription.Rules()
 _WAIT_SECONDS = oversubscriber.WAIT_SECONDS
-MOST_RATIO = 16
+MOST_RATIO = oversubscription.MOST_RATIO
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

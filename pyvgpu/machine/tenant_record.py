@@ -18,7 +18,7 @@ from pyvgpu.oversubscription import State, Tenant
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyvgpu import region
+    from pyvgpu import quota, region
     from pyvgpu.machine.holders import LiveReservation
 
 BYTES = 4096  # of the file, padded: it is rewritten in one write
@@ -142,7 +142,43 @@ def _tenant(reservation: LiveReservation, activity: region.Activity | None) -> T
     record, limits = reservation.record, reservation.limits.devices[0]
     assert record is not None  # noqa: S101 - the caller has checked it
     held = reservation.held[0] if reservation.held else 0
-    state = State.MOVING if record.moving_since else _state(reservation.limits.suspension)
+    return tenant_of(
+        reservation.run_id,
+        record,
+        Reserved(
+            max(limits.vmemory, min(held, limits.memory_total)),
+            reservation.holder.vcore,
+            float(limits.vcore),
+            reservation.limits.priority,
+        ),
+        state_of(reservation.limits.suspension),
+        activity,
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reserved:
+    """What a tenant has of its device."""
+
+    memory: int  # bytes
+    vcore: int  # percent of the device's time
+    weight: float  # of its slice
+    priority: quota.Priority
+
+
+def tenant_of(
+    key: str,
+    record: TenantRecord,
+    reserved: Reserved,
+    state: State,
+    activity: region.Activity | None,
+) -> Tenant:
+    """Return the tenant of a *record*, whose quota says *state*.
+
+    Without an *activity* it counts as working.
+    """
+    if record.moving_since:
+        state = State.MOVING
     wanted, worked = None, math.inf
     if activity is not None:
         worked = math.inf if activity.waits else activity.worked
@@ -154,16 +190,16 @@ def _tenant(reservation: LiveReservation, activity: region.Activity | None) -> T
     if record.is_new:
         wanted = record.since
     return Tenant(
-        key=reservation.run_id,
-        memory=max(limits.vmemory, min(held, limits.memory_total)),
-        vcore=reservation.holder.vcore,
+        key=key,
+        memory=reserved.memory,
+        vcore=reserved.vcore,
         state=state,
         since=record.moving_since or record.since,
         worked=worked,
         wanted=wanted if state is State.SUSPENDED else None,
         is_new=record.is_new,
-        weight=float(limits.vcore),
-        priority=reservation.limits.priority,
+        weight=reserved.weight,
+        priority=reserved.priority,
         rules=record.rules,
         move_seconds=record.move_seconds,
         refused_until=record.refused_until,
@@ -171,7 +207,8 @@ def _tenant(reservation: LiveReservation, activity: region.Activity | None) -> T
     )
 
 
-def _state(suspension: region.Suspension) -> State:
+def state_of(suspension: region.Suspension) -> State:
+    """Return the state that a tenant's quota says."""
     if not suspension.gated:
         return State.RUNNING
     return State.SUSPENDED if suspension.released else State.MOVING

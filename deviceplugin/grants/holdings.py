@@ -131,7 +131,7 @@ def _capacity(
     unit: int,
 ) -> device_ids.ResourceCapacity:
     kind = resource.kind
-    size = quantity.WHOLE_DEVICE if kind is ResourceKind.VCORE else device.memory_bytes // unit
+    size = size_of(kind, device, unit)
     given = frozenset[str]().union(*(_given(kind, grant, device.uuid) for grant in there))
     own = frozenset(filter(resource.has, given))
     free = max(size - len(given), 0)
@@ -147,6 +147,13 @@ def _capacity(
         taken=closed + len(given) - len(own),
         numa=device.numa,
     )
+
+
+def size_of(kind: ResourceKind, device: datatypes.NodeDevice, unit: int) -> int:
+    """Return how many ids of a resource a device has; *unit* is the bytes of one vmemory."""
+    if kind is ResourceKind.VCORE:
+        return device.reservable_vcore
+    return device.reservable_bytes // unit
 
 
 def _by_pod(kind: ResourceKind, there: Iterable[Grant], uuid: str) -> Iterable[set[str]]:

@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 from typing import TYPE_CHECKING, TypeAlias
 
-from pyvgpu import errors, quantity
+from pyvgpu import errors
 from pyvgpu.allocator import (
     datatypes,
     device_selector,
@@ -269,7 +269,7 @@ def preferred(
     best: list[Sequence[str]] = []
     first = 0
     for device in node.devices:
-        size = quantity.WHOLE_DEVICE if kind is ResourceKind.VCORE else device.memory_bytes // unit
+        size = holdings.size_of(kind, device, unit)
         if device.uuid in chosen:
             best.append(everything[first : first + size])
         first += size

@@ -83,6 +83,7 @@ def publish(node: Published) -> str:
                 "allocatedBy": one.allocated_by,
                 **_instances(one),
                 **({"mps": True} if one.mps else {}),
+                **({"reservable": one.reservable} if one.reservable != 100 else {}),
             }
             for one in node.devices
         ],
@@ -302,6 +303,7 @@ def _device(found: Mapping[str, Any], uuids: Mapping[str, str]) -> datatypes.Nod
         profiles=profiles,
         taken=tuple(_place(text) for text in found.get("taken", ())),
         mps=mps,
+        reservable=_number(found.get("reservable", 100), 100),
         **({"least_bytes": _number(found["least"], 1)} if "least" in found else {}),
     )
 

@@ -69,6 +69,19 @@ class NodeDevice:
     profiles: tuple[MigProfile, ...] = ()
     taken: tuple[str, ...] = ()  # placements that no container has, such as 1g.10gb@6
     mps: bool = False  # its shares are divided by an MPS daemon; others are not placed on it
+    # Percent of its memory and time that shares may reserve together, from 100: above 100 the
+    # agent suspends idle pods, so that those that are not suspended fit.
+    reservable: int = 100
+
+    @property
+    def reservable_bytes(self) -> int:
+        """The memory that all shares of it may reserve together."""
+        return self.memory_bytes * self.reservable // 100
+
+    @property
+    def reservable_vcore(self) -> int:
+        """The vcore that all shares of it may reserve together."""
+        return WHOLE * self.reservable // 100
 
     @property
     def label(self) -> str:

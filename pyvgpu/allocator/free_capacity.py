@@ -36,24 +36,19 @@ class FreeCapacity:
 def of(node: datatypes.NodeDevices) -> tuple[FreeCapacity, ...]:
     """Return the room on each device, in their order."""
     return tuple(
-        FreeCapacity(
-            device,
-            datatypes.WHOLE - vcore,
-            device.memory_bytes - vmemory,
-            tenants,
-            _places(device, node.held),
-        )
+        FreeCapacity(device, vcore, vmemory, tenants, _places(device, node.held))
         for device, (vcore, vmemory, tenants) in zip(
-            node.devices, _sums(node.devices, node.held), strict=True
+            node.devices, _free(node.devices, node.held), strict=True
         )
     )
 
 
-def _sums(
+def _free(
     devices: Sequence[datatypes.NodeDevice], held: Iterable[datatypes.Holding]
-) -> Iterable[list[int]]:
-    """Return of each device the vcore, the bytes and the number of the shares in *held*."""
+) -> list[tuple[int, int, int]]:
+    """Return of each device the vcore and the bytes beside *held*, and the number of its shares."""
     used: dict[str, list[int]] = {device.uuid: [0, 0, 0] for device in devices}
+    whole: set[str] = set()
     for holding in held:
         share = holding.share
         sums = used.get(share.uuid)
@@ -61,7 +56,17 @@ def _sums(
             sums[0] += share.vcore
             sums[1] += share.vmemory
             sums[2] += 1
-    return used.values()
+            if share.whole:
+                whole.add(share.uuid)
+    found = []
+    for device in devices:
+        vcore, vmemory, tenants = used[device.uuid]
+        if device.uuid in whole:
+            most_vcore, most_bytes = datatypes.WHOLE, device.memory_bytes
+        else:
+            most_vcore, most_bytes = device.reservable_vcore, device.reservable_bytes
+        found.append((most_vcore - vcore, most_bytes - vmemory, tenants))
+    return found
 
 
 def _places(device: datatypes.NodeDevice, held: Sequence[datatypes.Holding]) -> tuple[str, ...]:
@@ -184,7 +189,7 @@ def used(room: FreeCapacity) -> float:
 
 
 def _used(device: datatypes.NodeDevice, vcore: int, vmemory: int) -> float:
-    return 1 - min(vcore / datatypes.WHOLE, vmemory / device.memory_bytes)
+    return 1 - min(vcore / device.reservable_vcore, vmemory / device.reservable_bytes)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -205,15 +210,7 @@ class DeviceKinds:
 
     def numbers_of(self, unit: int, held: Iterable[datatypes.Holding]) -> capacity.Capacity:
         """Return the free capacity beside *held*, of a node with units of *unit* bytes."""
-        return self._numbers(
-            unit,
-            (
-                (datatypes.WHOLE - vcore, device.memory_bytes - vmemory, tenants)
-                for device, (vcore, vmemory, tenants) in zip(
-                    self.devices, _sums(self.devices, held), strict=True
-                )
-            ),
-        )
+        return self._numbers(unit, _free(self.devices, held))
 
     def _numbers(self, unit: int, free: Iterable[tuple[int, int, int]]) -> capacity.Capacity:
         """Return the same, from the free vcore, the free bytes and the tenants of each device."""

@@ -308,10 +308,17 @@ class _Search:
         )
 
     def _ordered(self, container: datatypes.Container, fitting: Sequence[int]) -> list[int]:
-        """Order single devices: by the growth of the pod's peak, then by room."""
+        """Order single devices: by the growth of the pod's peak, then by room.
+
+        Those that hold it without a suspension of other pods come first.
+        """
         phases = self._phases[container.name]
         keys = {
-            position: (self._growth(container.need, position, phases), *self._room(position))
+            position: (
+                self._exceeds(container.need, position, phases),
+                self._growth(container.need, position, phases),
+                *self._room(position),
+            )
             for position in fitting
         }
         ordered = sorted(fitting, key=lambda position: (keys[position], position))
@@ -320,6 +327,18 @@ class _Search:
             crowds = nearness.crowds(self._near(), tuple(best))
             ordered[: len(best)] = sorted(best, key=lambda position: (crowds[position], position))
         return ordered
+
+    def _exceeds(
+        self, need: datatypes.ContainerNeed, position: int, phases: Iterable[int]
+    ) -> bool:
+        """Return whether the reservations of a device would exceed it."""
+        left, device = self._left[position], self._rooms[position].device
+        vcore = device.reservable_vcore - datatypes.WHOLE
+        size = device.reservable_bytes - device.memory_bytes
+        return any(
+            left.vcore[at] - need.vcore < vcore or left.vmemory[at] - need.vmemory < size
+            for at in phases
+        )
 
     def _room(self, position: int) -> tuple[int, int, int]:
         """Return a sort key of a device's room: less is better."""

@@ -71,6 +71,7 @@ _DEVICE = _object(
         "mig": {"type": "array", "items": _MIG_PROFILE},
         "taken": {"type": "array", "items": _PLACE},
         "mps": {"type": "boolean"},
+        "reservable": {"type": "integer", "minimum": 100},
     },
 )
 

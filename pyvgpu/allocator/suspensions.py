@@ -16,7 +16,8 @@ from pyvgpu import errors, names
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-KEEP = "keep"  # the value of the request
+# Values of the request: whether the pod keeps its reservation.
+KEEP, RELEASE = "keep", "release"
 
 
 class PodState(enum.StrEnum):
@@ -47,15 +48,18 @@ class Answer:
         )
 
 
-def requested(annotations: Mapping[str, object]) -> bool:
-    """Return whether a pod's user wants it suspended; UsageError for an invalid value."""
+def requested(annotations: Mapping[str, object]) -> str:
+    """Return KEEP or RELEASE if a pod's user wants it suspended, else nothing.
+
+    UsageError for an invalid value.
+    """
     text = annotations.get(names.SUSPEND_ANNOTATION)
-    if text is not None and text != KEEP:
+    if text is not None and text not in (KEEP, RELEASE):
         raise errors.UsageError(
-            f"{names.SUSPEND_ANNOTATION} {str(text)[:40]!r}: must be {KEEP}, since a suspended "
-            "pod keeps its reservation, or absent"
+            f"{names.SUSPEND_ANNOTATION} {str(text)[:40]!r}: must be {KEEP} or {RELEASE}, or "
+            "absent"
         )
-    return text is not None
+    return str(text or "")
 
 
 def answer(annotations: Mapping[str, object]) -> Answer:

@@ -13,6 +13,7 @@
     node, pods  watch the node and its pods at the API server
     wishes      applies the annotations of running pods
     suspender   suspends pods and resumes them, as their annotations request
+    oversubscriber  suspends idle pods to make room for others, and resumes them
     cordons     follows the node's cordon annotation
     time slices offer whole devices without limits, each for several containers
     moves       moves devices from one allocation API to another once they are free
@@ -30,6 +31,7 @@ recovers all of it.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import logging
 import threading
@@ -67,7 +69,7 @@ from pyvgpu.deviceplugin.plugin import (
     time_slice_service,
     time_slices,
 )
-from pyvgpu.deviceplugin.suspension import pod_suspender
+from pyvgpu.deviceplugin.suspension import pod_oversubscriber, pod_suspender
 from pyvgpu.deviceplugin.telemetry import metric_families, status_history
 from pyvgpu.kube import apiserver
 from pyvgpu.volumes import driver_follower, folder_watch, node_mirror, survey
@@ -153,6 +155,7 @@ class Agent:
                 lambda: grant_manager,
                 lambda: found.minors,
             )
+            policy = self._oversubscriber(known, places, lambda: grant_manager)
             grant_manager = manager.GrantManager(
                 kept,
                 made,
@@ -163,7 +166,7 @@ class Agent:
                     settings.unit, settings.packing, settings.bind_seconds, settings.shares
                 ),
                 offers,
-                scheduled.policy,
+                dataclasses.replace(scheduled.policy, admit=policy.admit if policy else None),
                 observers,
             )
             served = time_slices.ServedResources(settings.state)
@@ -187,7 +190,7 @@ class Agent:
             observers.growing.add(found.limits.grow)
             marks: Callable[[str], display.PodOwner] = display.no_marks
             if own and known:
-                marks = self._add_cluster(own, known, grant_manager, found, served)
+                marks = self._add_cluster(own, known, grant_manager, found, served, policy)
             if own is None and not settings.beside_nvidia and not settings.simulate:
                 log.warning(
                     "cannot detect another device plugin, such as NVIDIA's, that offers this "
@@ -272,6 +275,7 @@ class Agent:
         grant_manager: manager.GrantManager,
         found: node_devices.Devices,
         served: time_slices.ServedResources,
+        policy: pod_oversubscriber.PodOversubscriber | None,
     ) -> Callable[[str], display.PodOwner]:
         """Add the components that use the API server; return a lookup of a pod's marks by uid."""
         reports = pod_events.PodEvents(known, own.name, self._written)
@@ -288,7 +292,7 @@ class Agent:
         if self._settings.mps:
             self._add_leaving(known, grant_manager, found)
         if self._settings.suspend:
-            self._add_suspender(known, grant_manager, found, reports)
+            self._add_suspender(known, grant_manager, found, reports, policy)
         noted = cordoned_devices.CordonWatch(
             own, lambda: {device.uuid for device in grant_manager.devices}, found.follow_cordons
         )
@@ -308,6 +312,7 @@ class Agent:
         grant_manager: manager.GrantManager,
         found: node_devices.Devices,
         reports: pod_events.PodEvents,
+        policy: pod_oversubscriber.PodOversubscriber | None,
     ) -> None:
         node = pod_suspender.NodeView(
             found.backend.store,
@@ -319,9 +324,45 @@ class Agent:
             known,
             node,
             pod_suspender.Reports(reports.tell, self._meter.suspended, self._meter.moved),
+            policy,
         )
         known.changed.add(suspending.changed)
         self._components.add("suspender", suspending.run, suspending.stop)
+        if policy is not None:
+            policy.follow = suspending.changed
+            self._components.add("oversubscriber", policy.run, policy.stop)
+
+    def _oversubscriber(
+        self,
+        known: node_pods.Pods | None,
+        places: store.GrantStore,
+        grant_manager: Callable[[], manager.GrantManager],
+    ) -> pod_oversubscriber.PodOversubscriber | None:
+        """Return the policy of oversubscription; None if it is off."""
+        configured = self._settings.oversubscription
+        if configured is None:
+            return None
+        if known is None:
+            raise errors.UsageError(
+                f"--oversubscribe {configured.ratio:g}: needs the API server: run as a pod, or "
+                "give --kubeconfig"
+            )
+
+        def metadata(uid: str) -> Mapping[str, object] | None:
+            pod = known.seen(uid)
+            return None if pod is None else pod["metadata"]
+
+        node = pod_oversubscriber.Node(
+            places,
+            lambda: grant_manager().known,
+            lambda: grant_manager().devices,
+            metadata,
+            self._settings.run / pod_oversubscriber.TENANTS,
+            self._settings.unit,
+        )
+        policy = pod_oversubscriber.PodOversubscriber(node, configured, self._meter.oversubscribed)
+        self._meter.waiting_pods = policy.waiting
+        return policy
 
     def _written(self, what: str, event: events.GrantEvent) -> None:
         self._meter.reported(what, event)

@@ -7,7 +7,7 @@ import enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, names
+from pyvgpu import errors, names, oversubscription
 from pyvgpu.allocator import datatypes
 from pyvgpu.deviceplugin import allocation_api
 
@@ -67,6 +67,14 @@ class TimeSlicing:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Oversubscription:
+    """How far the reservations of a device may exceed it, and what moves its pods."""
+
+    ratio: float  # of all reservations to the device, above 1
+    rules: oversubscription.Rules = dataclasses.field(default_factory=oversubscription.Rules)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class AgentSettings:
     """All settings; each field's default is that of the command's option."""
 
@@ -101,6 +109,7 @@ class AgentSettings:
     # UUIDs of devices that MPS divides, or ALL; none: no device.
     mps: frozenset[str] = frozenset()
     suspend: bool = False  # suspend pods whose annotations request it
+    oversubscription: Oversubscription | None = None  # None: reservations never exceed a device
     driver_limits: bool = True  # also let the driver enforce memory limits, where it can
     beside_nvidia: bool = False  # offer devices though NVIDIA's plugin gives out the same ones
     startup_taint: str = ""  # key of a taint to remove from the node once ready; empty: none

@@ -205,6 +205,16 @@ class GrantStore:
         ):
             region.mark(file, suspension)
 
+    def renew(self, grant_id: str) -> None:
+        """Let the shims of a grant note their next calls; see region.renew."""
+        path = self.path(grant_id)
+        with (
+            self._lock,
+            _failures(path),
+            region_files.opened(path, names.QUOTA_FILE) as file,
+        ):
+            region.renew(file)
+
     def claimed(self) -> list[Grant]:
         """Return the grants of claims from their specifications, as last written."""
         found = []

@@ -65,8 +65,14 @@ class InventoryDevice:
         allocated_by: str = "",
         taken: tuple[str, ...] = (),
         mps: bool = False,
+        reservable: int = 100,
     ) -> datatypes.NodeDevice:
-        """Return the device in the allocator's form."""
+        """Return the device in the allocator's form.
+
+        *reservable* is for GPUs whose tenants the driver can suspend: not those with MIG or MPS.
+        """
+        if mps or self.profiles or self.device.mig or self.device.instance is not None:
+            reservable = 100
         isolation = quota.Isolation.MPS if mps else quota.Isolation.QUOTA
         memory_bytes = share.usable_bytes(self.device, isolation)
         return datatypes.NodeDevice(
@@ -85,6 +91,7 @@ class InventoryDevice:
             profiles=self.profiles,
             taken=taken,
             mps=mps,
+            reservable=100 if allocated_by else reservable,
         )
 
 

@@ -77,6 +77,7 @@ class Devices:
         self._driver = inventory.DriverVersions()
         self._nvml: arbiter.Nvml | None = None
         self._checkpoints: checkpoint_calls.CheckpointDriver | None = None
+        self._reservable = 100  # percent of each device that the driver can suspend tenants of
         self._unhealthy: dict[str, str] = {}
         self._looked_at: tuple[Path | None, node_mirror.MirrorState] | None = (
             None  # the source of _seen
@@ -117,6 +118,7 @@ class Devices:
             self._checkpoints = checkpoint_calls.CheckpointDriver(
                 found.library.with_name(names.LIBCUDA), found.library, _machine(), now.release
             )
+        self._reservable = _reservable(self._settings, self._checkpoints)
         self.mps.look()  # so that a device with a daemon is not unhealthy for a moment
         self._doors.meet(
             (seen.device.uuid for seen in found.seen), self._grant_manager.known.values()
@@ -356,7 +358,8 @@ class Devices:
             self._unhealthy.get(uuid, "")
             or self.mps.trouble(uuid)
             or device_ids.too_many(
-                [seen.device.memory_bytes for seen in self._seen], self._settings.unit
+                [seen.device.memory_bytes * self._reservable // 100 for seen in self._seen],
+                self._settings.unit,
             )
         )
 
@@ -373,10 +376,25 @@ class Devices:
                         if self._instances is None
                         else self._instances.taken(seen.device.uuid),
                         mps=seen.device.uuid in self._by_mps,
+                        reservable=self._reservable,
                     )
                     for seen in self._seen
                 ]
             )
+
+
+def _reservable(settings: AgentSettings, driver: checkpoint_calls.CheckpointDriver) -> int:
+    """Return the percent of a device that may be reserved: 100 if *driver* cannot suspend."""
+    configured = settings.oversubscription
+    if configured is None:
+        return 100
+    try:
+        with checkpoint_calls.Calls(driver) as calls:
+            calls.check_offered()
+    except errors.PyVgpuError as exc:
+        log.warning("--oversubscribe %g has no effect: %s", configured.ratio, exc)
+        return 100
+    return int(configured.ratio * 100)
 
 
 _MODES = (nvml.MIG_MODE, health.MIG_OFF)  # a device that leaves them must be read again

@@ -11,7 +11,7 @@ from pyvgpu.deviceplugin import agent_settings
 from pyvgpu.deviceplugin.subscribers import Subscribers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from pyvgpu.deviceplugin import grants
     from pyvgpu.deviceplugin.grants import events, placement, pod_identity
@@ -72,6 +72,9 @@ class StartPolicy:
     choose: Callable[[pod_identity.KnownPod], placement.Chosen] | None = None
     # Returns once the grants that were made are published.
     wait_published: Callable[[], object] | None = None
+    # Called with the bound grants of a pod before one of its containers starts; WaitsError if it
+    # must wait, although its devices may be reserved.
+    admit: Callable[[Sequence[grants.Grant]], None] | None = None
     # Whether the API server says that a pod is over.
     is_over: Callable[[grants.Owner], bool] | None = None
 

@@ -78,6 +78,7 @@ class GrantManager:
         self._starts = prestart.Starts(
             finder.prepare, finder.find, self._bind_all, self._refused, policy
         )
+        self._admit = policy.admit
         self._fresh = prestart.Fresh(sizes.clock)
         self._endings = lifecycle.Endings(sizes.clock, folders.is_used, policy.is_over)
         self.observers = observers
@@ -450,6 +451,16 @@ class GrantManager:
         else:
             self.observers.changed()
         self._doubts.forget(pod.uid)
+        self._check_admitted(tuple(bound.everything.values()))
+
+    def _check_admitted(self, own: Sequence[grants.Grant]) -> None:
+        """Raise WaitsError while the pod with the bound grants *own* has no room to run."""
+        if self._admit is None:
+            return
+        self._admit(own)
+        owner = own[0].owner
+        if owner is not None and self._waiting.pop(owner.uid, None) is not None:
+            self.observers.withdrawn(owner.uid, events.Reason.WAITS)
 
     def _room(self) -> grant_binding.NodeCapacity:
         sizes, known = self._sizes, self._checkpoint.grants.values()
@@ -468,6 +479,15 @@ class GrantManager:
                 self._make(grant)
                 self._fresh.note(grant.id, kind)
             self._doubts.forget(owner.uid)
+            own = [x for x in self.known.values() if x.owner and x.owner.uid == owner.uid]
+            self._check_admitted([one for one in own if not one.over])
+        except WaitsError as exc:
+            self._waiting[owner.uid] = frozenset({grant.id})
+            reason = events.Reason.WAITS
+            self.observers.reported(
+                events.GrantEvent(owner.uid, owner.namespace, owner.pod, str(exc), reason)
+            )
+            raise
         except RefusedError as exc:
             if exc.final or self._doubts.is_late(owner.uid):
                 self.observers.reported(

@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, region
-from pyvgpu.run import suspend_operation, suspension
+from pyvgpu.run import suspend_operation
 
 if TYPE_CHECKING:
     import threading
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from pyvgpu.run import checkpoint_calls
 
     Saved = Mapping[str, dict[int, suspend_operation.Need]]  # by grant
-
-_ORDER = suspend_operation.SuspendOrder(suspension.Wish.SUSPENDED, keep=True)
 
 
 class PodOperation:
@@ -38,7 +36,7 @@ class PodOperation:
             for tenant in tenants
         ]
 
-    def suspend(self) -> None:
+    def suspend(self, order: suspend_operation.SuspendOrder) -> None:
         """Suspend all containers; after an error, take_back() is to be called."""
         for tenant, part in self._parts:
             if not tenant.read().gated:
@@ -46,7 +44,7 @@ class PodOperation:
                     part.check()
         for tenant, part in self._parts:
             with _naming(tenant):
-                part.suspend(_ORDER)
+                part.suspend(order)
 
     def take_back(self) -> None:
         """Resume all containers, however long it takes until a stopped one continues.

@@ -21,7 +21,8 @@ from pyvgpu.deviceplugin.cluster import node_pods
 from pyvgpu.deviceplugin.grants import events
 from pyvgpu.deviceplugin.suspension import container_tenant, pod_operation
 from pyvgpu.kube import apiserver
-from pyvgpu.run import checkpoint_calls, suspend_operation
+from pyvgpu.oversubscription import Action
+from pyvgpu.run import checkpoint_calls, suspend_operation, suspension
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,11 +30,13 @@ if TYPE_CHECKING:
     from pyvgpu import device
     from pyvgpu.deviceplugin.containers.store import GrantStore
     from pyvgpu.deviceplugin.grants import Grant
+    from pyvgpu.deviceplugin.suspension import pod_oversubscriber
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5.0  # between two looks without a change, for containers granted since
 RETRY_SECONDS = 30.0  # between two attempts at what was refused
+IDLE_LOCK_SECONDS = 2.0  # for the work of a pod that is thought to be idle
 _PATIENCE_SECONDS = 5.0  # for operations in progress when the agent ends
 
 
@@ -65,6 +68,7 @@ class _Pod:
     meta: dict[str, Any]
     grants: tuple[Grant, ...]
     wanted: bool  # that it is suspended
+    requested: str = ""  # by its user: keep, release or nothing
 
     @property
     def uid(self) -> str:
@@ -78,6 +82,15 @@ class _Pod:
     def request(self) -> str:
         return str(self.annotations.get(names.SUSPEND_ANNOTATION) or "")
 
+    @property
+    def order(self) -> suspend_operation.SuspendOrder:
+        if self.requested:
+            keep = self.requested == suspensions.KEEP
+            return suspend_operation.SuspendOrder(suspension.Wish.SUSPENDED, keep=keep)
+        return suspend_operation.SuspendOrder(
+            suspension.Wish.SUSPENDED, lock_seconds=IDLE_LOCK_SECONDS, is_manual=False
+        )
+
     def event(self, reason: events.Reason, text: str) -> events.GrantEvent:
         return events.GrantEvent(self.uid, self.meta["namespace"], self.meta["name"], text, reason)
 
@@ -85,8 +98,16 @@ class _Pod:
 class PodSuspender:
     """Follows the annotations from :meth:`run` until :meth:`stop`; each pod has its own thread."""
 
-    def __init__(self, known: node_pods.Pods, node: NodeView, reports: Reports) -> None:
+    def __init__(
+        self,
+        known: node_pods.Pods,
+        node: NodeView,
+        reports: Reports,
+        policy: pod_oversubscriber.PodOversubscriber | None = None,
+    ) -> None:
+        """*policy* may also want pods suspended; None: devices are not oversubscribed."""
         self._known = known
+        self._policy = policy
         self._node = node
         self._reports = reports
         self._changed = threading.Event()
@@ -139,14 +160,18 @@ class PodSuspender:
 
     def _follow(self, uid: str, meta: dict[str, Any], those: Sequence[Grant]) -> None:
         pod = _Pod(meta, tuple(sorted(those, key=lambda grant: grant.label)), wanted=False)
+        requested, message = "", ""
         try:
-            wanted = suspensions.requested(pod.annotations)
+            requested = self._requested(pod)
         except errors.UsageError as exc:
             self._reports.tell(pod.event(events.Reason.NOT_SUSPENDED, str(exc)))
-            wanted, message = False, str(exc)
-        else:
-            message = ""
-        pod = dataclasses.replace(pod, wanted=wanted and "deletionTimestamp" not in meta)
+            message = str(exc)
+        if "deletionTimestamp" in meta:
+            requested = ""
+        wanted = bool(requested) or (
+            self._policy is not None and self._policy.wants_suspended(uid)
+        )
+        pod = dataclasses.replace(pod, wanted=wanted, requested=requested)
         marks = [self._node.store.suspension(grant.id) for grant in pod.grants]
         reached = (
             all(mark.suspended for mark in marks)
@@ -171,6 +196,18 @@ class PodSuspender:
             )
             self._busy[uid] = thread
         thread.start()
+
+    def _requested(self, pod: _Pod) -> str:
+        requested = suspensions.requested(pod.annotations)
+        if requested == suspensions.RELEASE and not (
+            self._policy is not None and self._policy.oversubscribes(pod.grants)
+        ):
+            raise errors.UsageError(
+                f"{names.SUSPEND_ANNOTATION} {suspensions.RELEASE!r}: no other pod could be "
+                "placed in its room, since its devices are not oversubscribed (the chart's value "
+                f"oversubscription.ratio); valid would be {suspensions.KEEP}"
+            )
+        return requested
 
     def _work(self, uid: str, pod: _Pod, reached: bool) -> None:
         began = time.monotonic()
@@ -198,6 +235,10 @@ class PodSuspender:
                 if result == "done":
                     del self._refused[uid]
         self._reports.ended(action, result, time.monotonic() - began)
+        if self._policy is not None:
+            done = Action.SUSPEND if pod.wanted else Action.RESUME
+            refused = message if result == "refused" else ""
+            self._policy.ended(uid, done, refused, by_user=bool(pod.requested))
         self._answer(pod, message)
         with self._lock:
             self._busy.pop(uid, None)
@@ -222,7 +263,7 @@ class PodSuspender:
 
     def _suspend(self, pod: _Pod, operation: pod_operation.PodOperation) -> None:
         try:
-            operation.suspend()
+            operation.suspend(pod.order)
         except (errors.PyVgpuError, OSError) as exc:
             if not self._stopped.is_set():  # else the next agent goes on with it
                 self._tell_failed(pod, exc)
@@ -232,10 +273,7 @@ class PodSuspender:
     def _tell_done(self, pod: _Pod) -> None:
         if pod.wanted:
             size = quantity.format_size(self._host_bytes(pod))
-            text = (
-                f"{size} of device memory moved to host memory; the reservation is kept; without "
-                f"the annotation {names.SUSPEND_ANNOTATION} the pod is resumed"
-            )
+            text = f"{size} of device memory moved to host memory; {_until(pod.requested)}"
             self._reports.tell(pod.event(events.Reason.SUSPENDED, text))
             log.info("suspended pod %s/%s: %s", pod.meta["namespace"], pod.meta["name"], size)
         else:
@@ -290,3 +328,14 @@ class PodSuspender:
             self._host_bytes(pod) if suspended else 0,
             message,
         ).dump()
+
+
+def _until(requested: str) -> str:
+    """Return what becomes of a suspended pod, by the request of its user."""
+    if not requested:
+        return "it was idle, and others need the room; it is resumed when it wants to work"
+    kept = "kept" if requested == suspensions.KEEP else "released"
+    return (
+        f"the reservation is {kept}; without the annotation {names.SUSPEND_ANNOTATION} the pod is "
+        "resumed" + ("" if requested == suspensions.KEEP else ", when there is room")
+    )

@@ -218,11 +218,23 @@ DEVICE: tuple[tuple[Figure, Callable[[DeviceSample], float | None]], ...] = (
         lambda sample: not sample.device.unhealthy,
     ),
     (
+        Figure(
+            "pyvgpu_device_reservable_ratio",
+            "What all shares of a device may reserve, relative to its memory and time; above 1: "
+            "it is oversubscribed.",
+        ),
+        lambda sample: sample.device.reservable / 100,
+    ),
+    (
         Figure("pyvgpu_device_cordoned", "1 if a device takes no new containers."),
         lambda sample: sample.device.cordoned,
     ),
 )
 
+WAITING_PODS = Figure(
+    "pyvgpu_device_waiting_pods",
+    "Pods that wait for room on an oversubscribed device: to start, or to be resumed.",
+)
 CONTAINER_MEANS = Figure(
     "pyvgpu_container_isolation_info",
     "The means that hold a container to its share, as a label: quota, hardware (a MIG device of "
@@ -266,6 +278,8 @@ class MetricSources:
     driver_limit: Callable[[str], memory_limit.Limit] = lambda _: memory_limit.NONE
     # What suspensions have moved of the containers of a grant, by device; None: nothing.
     moved: Callable[[str], Moved | None] = lambda _: None
+    # How many pods wait for room on each oversubscribed device, by UUID.
+    waiting_pods: Callable[[], Mapping[str, int]] = dict
 
 
 def parts(sources: MetricSources) -> Iterator[ContainerSample]:
@@ -346,6 +360,13 @@ def current(sources: MetricSources) -> Iterator[str]:
         for sample in found
     )
     yield metric_text.of_figure(DEVICE_MEANS, ((label, 1) for label in held))
+    yield metric_text.of_figure(
+        WAITING_PODS,
+        (
+            (metric_text.labels(("uuid",), (uuid,)), count)
+            for uuid, count in sources.waiting_pods().items()
+        ),
+    )
     wrong = dict.fromkeys((kind.value for kind in quota_audit.ViolationKind), 0)
     for finding in sources.findings():
         wrong[finding.kind.value] += 1
@@ -377,6 +398,7 @@ class AgentMeter(exposition.Exposition):
         super().__init__()
         self._sources: MetricSources | None = None
         self._moved: dict[str, Moved] = {}  # by grant
+        self.waiting_pods: Callable[[], Mapping[str, int]] = dict  # by device
         self._calls = self.histogram(
             "pyvgpu_kubelet_call_seconds",
             "Duration of kubelet's calls: allocate, start, prepare or unprepare; done, "
@@ -403,6 +425,12 @@ class AgentMeter(exposition.Exposition):
             "action",
             "result",
         )
+        self._oversubscribed = self.counter(
+            "pyvgpu_oversubscription_moves_total",
+            "Suspensions and resumptions of pods that the policy of oversubscription began.",
+            "uuid",
+            "action",
+        )
         self._requests = self.counter(
             "pyvgpu_api_requests_total",
             "Requests to the API server, by method and status code (0: no response).",
@@ -424,7 +452,9 @@ class AgentMeter(exposition.Exposition):
 
     def show(self, sources: MetricSources) -> None:
         """Show the metrics of *sources*, too."""
-        self._sources = dataclasses.replace(sources, moved=self._moved.get)
+        self._sources = dataclasses.replace(
+            sources, moved=self._moved.get, waiting_pods=self.waiting_pods
+        )
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
@@ -442,6 +472,10 @@ class AgentMeter(exposition.Exposition):
     def suspended(self, action: str, result: str, seconds: float) -> None:
         """Count a suspension or resumption of a pod."""
         self._suspensions.labels(action, result).observe(seconds)
+
+    def oversubscribed(self, uuid: str, action: str) -> None:
+        """Count a move of a pod on an oversubscribed device: suspend or resume."""
+        self._oversubscribed.labels(uuid, action).inc()
 
     def moved(self, grant_id: str, more: Moved) -> None:
         """Count what a suspension or resumption of a container has moved."""

@@ -11,7 +11,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu import errors, log, names
+from pyvgpu import errors, log, names, oversubscription
 from pyvgpu.allocator import datatypes
 from pyvgpu.cli import gpu_manager, node_options, places, table, termination
 from pyvgpu.cli.agent_options import STATE
@@ -75,6 +75,21 @@ def _machine(text: str, flag: str) -> str:
         raise errors.UsageError(f"{flag} {text!r}: {exc}") from exc
     return text
 
+
+def _ratio(text: str, flag: str) -> float:
+    try:
+        ratio = float(text)
+    except ValueError:
+        ratio = 0.0
+    if not 1 < ratio <= oversubscription.MOST_RATIO:
+        raise errors.UsageError(
+            f"{flag} {text[:40]!r}: must be a ratio above 1 and up to "
+            f"{oversubscription.MOST_RATIO}, such as 2"
+        )
+    return ratio
+
+
+_RULES = oversubscription.Rules()
 
 PLACES = Group(
     "paths and names",
@@ -312,6 +327,39 @@ CONTAINERS = Group(
             "pyvgpu.io/suspend requests it",
         ),
         Option(
+            "--oversubscribe",
+            "RATIO",
+            "ratio",
+            "let the shares of a device reserve up to RATIO times its memory and time, and "
+            "suspend idle pods to make room: above 1 and up to 16; needs --suspend (off)",
+            _ratio,
+        ),
+        Option(
+            "--oversubscribe-idle",
+            "SECONDS",
+            "idle",
+            "a pod may be suspended after so long without work on the device: from 1 to 86400",
+            table.seconds(1, 86_400, 60),
+            f"{_RULES.idle_seconds:g}",
+        ),
+        Option(
+            "--oversubscribe-slice",
+            "SECONDS",
+            "slice",
+            "a pod may be suspended after so long although it works, if a suspended pod wants to "
+            "work: from 1 to 86400",
+            table.seconds(1, 86_400, 120),
+            f"{_RULES.slice_seconds:g}",
+        ),
+        Option(
+            "--oversubscribe-moves",
+            "N",
+            "moves",
+            "the most suspensions and resumptions of a device's pods per minute: from 1 to 1000",
+            table.whole(1, 1000, 6),
+            f"{_RULES.moves_per_minute}",
+        ),
+        Option(
             "--node-dev",
             "DIR",
             "node_dev",
@@ -413,6 +461,7 @@ def settings_of(
     slicing = agent_settings.TimeSlicing(
         found.pop("replicas", 0), found.pop("slice_resource", names.GPU_SHARED_RESOURCE)
     )
+    found["oversubscription"] = _oversubscription(found)
     found["apis"] = _apis(found.get("apis", ()), slicing, api)
     made = AgentSettings(**found, time_slicing=slicing, health=rules)
     if slicing.replicas and not made.require_cdi:
@@ -432,6 +481,20 @@ def settings_of(
             "extender --placement-key /etc/pyvgpu/placement"
         )
     return made, said
+
+
+def _oversubscription(found: dict[str, Any]) -> agent_settings.Oversubscription | None:
+    """Remove its options from *found*, and return them; None: it is off."""
+    usual = (_RULES.idle_seconds, _RULES.slice_seconds, _RULES.moves_per_minute)
+    idle, turn, moves = map(found.pop, ("idle", "slice", "moves"), usual)
+    ratio = found.pop("ratio", None)
+    if ratio is None:
+        return None
+    if not found.get("suspend"):
+        raise errors.UsageError(f"--oversubscribe {ratio:g}: needs --suspend")
+    if found.get("profile", Profile.PYVGPU) is not Profile.PYVGPU:
+        raise errors.UsageError(f"--oversubscribe {ratio:g}: not with --profile gaia")
+    return agent_settings.Oversubscription(ratio, oversubscription.Rules(idle, turn, moves))
 
 
 def _apis(

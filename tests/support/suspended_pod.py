@@ -8,6 +8,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import checkpoints
+import fake_kubelet
 import granted
 import node_process
 import waiting
@@ -26,20 +27,24 @@ if TYPE_CHECKING:
     from node_process import Node
 
 SOURCE = checkpoints.SERVER + checkpoints.TARGET + checkpoints.LOOP
+NO_ROOM = "there is no room for it now: it needs "
 HOLDING = "context(); p = alloc(1 << 30); fill(p); answer(p > 0)"
 
 
 class Room:
     """A node with an agent, the API server, and pods."""
 
-    def __init__(self, node: Node, cluster: Cluster, folder: Path) -> None:
-        self.node, self.cluster, self._folder = node, cluster, folder
+    def __init__(
+        self, node: Node, cluster: Cluster, folder: Path, options: Sequence[str] = ()
+    ) -> None:
+        self.node, self.cluster, self._folder, self._options = node, cluster, folder, options
         self.agent = self.start()
 
     def start(self) -> Any:
         """Start an agent that suspends."""
         self.agent = self.node.start(
-            *("--kubeconfig", self.cluster.kubeconfig, "--suspend", "--listen", "127.0.0.1:0")
+            *("--kubeconfig", self.cluster.kubeconfig, "--suspend", "--listen", "127.0.0.1:0"),
+            *self._options,
         )
         return self.agent
 
@@ -47,20 +52,40 @@ class Room:
         """Kill the agent as a node does that is out of memory."""
         node_process.ended(self.agent, signal.SIGKILL)
 
-    @contextlib.contextmanager
-    def tenant(
-        self, name: str, containers: Sequence[str] = ("main",), within: Sequence[object] = ()
-    ) -> Iterator[Tenant]:
-        """Run a pod whose containers have 8 units of memory each, and hold 1 GiB."""
+    def place(
+        self,
+        name: str,
+        containers: Sequence[str] = ("main",),
+        share: tuple[int, int] = (20, 8),
+        **notes: str,
+    ) -> Pod:
+        """Create a pod and let kubelet admit it; *share*: vcore and units of each container."""
         kubelet = self.node.kubelet
         kubelet.until_offered((names.VCORE_RESOURCE, names.VMEMORY_RESOURCE))
-        one = pod_of(name, *(container(each, 20, 8) for each in containers))
-        self.cluster.add(one, {})
-        kubelet.admit(one)
+        one = pod_of(name, *(container(each, *share) for each in containers))
+        self.cluster.add(one, notes)
+        return kubelet.admit(one)
+
+    @contextlib.contextmanager
+    def tenant(
+        self,
+        name: str,
+        containers: Sequence[str] = ("main",),
+        within: Sequence[object] = (),
+        share: tuple[int, int] = (20, 8),
+    ) -> Iterator[Tenant]:
+        """Run a pod whose containers have such a *share* each, and hold 1 GiB."""
+        with self.running(self.place(name, containers, share), within) as tenant:
+            yield tenant
+
+    @contextlib.contextmanager
+    def running(self, one: Pod, within: Sequence[object] = ()) -> Iterator[Tenant]:
+        """Start the containers of a pod, as soon as the agent lets them start."""
+        name, containers = one.name, [each.name for each in one.containers]
         with contextlib.ExitStack() as stack:
             made = {}
             for each in containers:
-                edits = self.node.specification(kubelet.start_container(one, each))
+                edits = self.node.specification(self._started(one, each))
                 root = self._folder / f"{name}-{each}"
                 process = granted.start(edits, root, SOURCE, within=within)
                 stack.callback(process.communicate)
@@ -69,6 +94,21 @@ class Room:
                 made[each].send(HOLDING)
                 assert made[each].answer() is True
             yield Tenant(self, one, made)
+
+    def _started(self, one: Pod, name: str) -> Any:
+        """Start a container, like kubelet again and again while it is refused for now."""
+        found = []
+
+        def start() -> bool:
+            try:
+                found.append(self.node.kubelet.start_container(one, name))
+            except fake_kubelet.StartError as exc:
+                if NO_ROOM not in str(exc):
+                    raise
+            return bool(found)
+
+        waiting.wait_until(start, found=self.node.log.read_text)
+        return found[0]
 
     def quotas(self) -> list[region.Suspension]:
         """Return what the quotas of all grants say."""
@@ -126,8 +166,10 @@ class Tenant:
 
 
 @contextlib.contextmanager
-def room(node: Node, cluster: Cluster, folder: Path) -> Iterator[Room]:
-    """Run an agent; it ends with the test."""
-    made = Room(node, cluster, folder)
+def room(
+    node: Node, cluster: Cluster, folder: Path, options: Sequence[str] = ()
+) -> Iterator[Room]:
+    """Run an agent with these *options*; it ends with the test."""
+    made = Room(node, cluster, folder, options)
     yield made
     node_process.ended(made.agent)

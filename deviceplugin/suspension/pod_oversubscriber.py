@@ -293,7 +293,7 @@ class PodOversubscriber:
     def _tenants(
         self, device: datatypes.NodeDevice, pods: Sequence[ObservedPod]
     ) -> tuple[oversubscription.Tenant, ...]:
-        return pod_tenants.tenants_of(device.uuid, pods, self._node.unit, self._clock())
+        return pod_tenants.tenants_of(device.uuid, pods, self._node.unit)
 
     def _decide(
         self, device: datatypes.NodeDevice, pods: Sequence[ObservedPod]

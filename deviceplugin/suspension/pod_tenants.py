@@ -91,11 +91,11 @@ def pool_of(
 
 
 def tenants_of(
-    uuid: str, pods: Iterable[ObservedPod], unit: int, now: float
+    uuid: str, pods: Iterable[ObservedPod], unit: int
 ) -> tuple[oversubscription.Tenant, ...]:
-    """Return the tenants of a device, by the uid of their pods; *now* is CLOCK_MONOTONIC."""
+    """Return the tenants of a device, by the uid of their pods."""
     return tuple(
-        _tenant(pod, pod.record, uuid, unit, now)
+        _tenant(pod, pod.record, uuid, unit)
         for pod in pods
         if pod.record is not None
         and uuid in pod.uuids
@@ -105,7 +105,7 @@ def tenants_of(
 
 
 def _tenant(
-    pod: ObservedPod, record: tenant_record.TenantRecord, uuid: str, unit: int, now: float
+    pod: ObservedPod, record: tenant_record.TenantRecord, uuid: str, unit: int
 ) -> oversubscription.Tenant:
     memory, vcore = reserved(pod, uuid, unit)
     first = pod.grants[0]
@@ -116,15 +116,13 @@ def _tenant(
         pod.state,
         pod.activity,
     )
-    wanted, worked, refused_until = found.wanted, found.worked, found.refused_until
+    wanted, refused_until = found.wanted, found.refused_until
     if found.state is State.SUSPENDED and pod.asked > record.suspended_at and not found.is_new:
         wanted = pod.asked if wanted is None else min(wanted, pod.asked)
-    if math.isfinite(worked):
-        worked = min(worked, now)  # containers write it
     fixed_now = len(pod.uuids) > 1 or pod.is_manual or pod.is_ending
     if found.state is State.RUNNING and fixed_now:
         refused_until = math.inf
-    return dataclasses.replace(found, wanted=wanted, worked=worked, refused_until=refused_until)
+    return dataclasses.replace(found, wanted=wanted, refused_until=refused_until)
 
 
 def activity_of(found: Sequence[region.Activity]) -> region.Activity | None:

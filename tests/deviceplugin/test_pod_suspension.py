@@ -74,13 +74,12 @@ def test_all_containers_of_a_pod_are_suspended_or_none(room):
             assert program.ask("is_intact(p)") is True
 
 
-def test_value_other_than_keep_is_refused_with_the_valid_one(room):
+def test_invalid_value_is_refused_with_the_valid_ones(room):
     with room.tenant("a") as tenant:
         tenant.annotate(suspend="true")
         waiting.wait_until(lambda: tenant.events)
         assert tenant.events == [
-            "pyvgpu.io/suspend 'true': must be keep, since a suspended pod keeps its "
-            "reservation, or absent"
+            "pyvgpu.io/suspend 'true': must be keep or release, or absent"
         ]
         assert tenant.program.ask("is_intact(p)") is True
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors
 from pyvgpu.allocator import suspensions
 from pyvgpu.cli.kubectl import suspending
 
@@ -13,13 +12,15 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """\
 Suspend a pod: its programs wait in their next CUDA call, and its device memory moves to host
-memory, until `kubectl vgpu resume`. It keeps its reservation of the device. Its containers' memory
-limits must have room for what they hold on the device. The node's agent does it, if the chart's
-value agent.suspend is true; this needs permission to patch the pod.
+memory, until `kubectl vgpu resume`. With --keep it keeps its reservation of the device; without,
+other pods may use its room, which needs an oversubscribed device (the chart's value
+oversubscription.ratio). Its containers' memory limits must have room for what they hold on the
+device. The node's agent does it, if the chart's value agent.suspend is true; this needs permission
+to patch the pod.
 """
 _EXAMPLES = """\
 examples:
-  kubectl vgpu suspend notebook-0 --keep
+  kubectl vgpu suspend notebook-0
   kubectl vgpu suspend notebook-0 --keep -n vision --wait
 """
 
@@ -30,16 +31,14 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     suspending.add_options(parser)
     parser.add_argument(
-        "--keep", action="store_true", help="keep its reservation, as every suspended pod does"
+        "--keep",
+        action="store_true",
+        help="keep its reservation; without, it is resumed only when there is room",
     )
 
 
 def run(options: argparse.Namespace) -> int:
     """Request it, and with --wait print what was moved."""
-    if not options.keep:
-        raise errors.UsageError(
-            f"--keep: must be given, since a suspended pod keeps its reservation: kubelet cannot "
-            f"give it to another pod; such as kubectl vgpu suspend {options.pod} --keep"
-        )
-    print(suspending.PodRequest(options).send(suspensions.KEEP))
+    value = suspensions.KEEP if options.keep else suspensions.RELEASE
+    print(suspending.PodRequest(options).send(value))
     return 0

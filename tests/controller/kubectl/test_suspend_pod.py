@@ -68,6 +68,12 @@ def test_suspend_and_resume_set_the_annotation(world):
     assert names.SUSPEND_ANNOTATION not in notes(world.api)
 
 
+def test_without_keep_the_reservation_is_released(world):
+    code, _, err = world("suspend", "train-0")
+    assert (code, err) == (0, "")
+    assert notes(world.api)[names.SUSPEND_ANNOTATION] == suspensions.RELEASE
+
+
 def test_waits_for_the_agents_answer(world):
     agent = answering(world.api, suspensions.KEEP, SUSPENDED)
     code, out, err = world("suspend", "train-0", "--keep", "--wait")
@@ -96,7 +102,6 @@ def test_refusals_of_the_agent_are_errors(world):
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("suspend", "train-0"), 64, "--keep: must be given, since a suspended pod keeps its"),
         (("suspend", "waits", "--keep"), 64, "has no node yet; `kubectl vgpu explain waits`"),
         (("suspend", "over", "--keep"), 64, "pod n/over: has ended, and holds no device"),
         (("resume", "plain"), 64, "requests no share of a device (pyvgpu.io/vcore)"),

@@ -10,6 +10,7 @@ import release
 import yaml
 from charted import arguments, made
 
+from pyvgpu import oversubscription
 from pyvgpu.cli import device_plugin
 from pyvgpu.controller.scheduler import config_check
 from pyvgpu.deviceplugin import agent_settings as agent_settings
@@ -230,6 +231,23 @@ def test_time_slices_are_off_unless_replicas_are_set():
     assert found.time_slicing == agent_settings.TimeSlicing(4, "nvidia.com/gpu.shared")
 
 
+def test_oversubscription_is_off_unless_a_ratio_is_set():
+    suspends = "agent.suspend=true"
+    given = ("oversubscription.ratio=1.5", "oversubscription.idleSeconds=600", suspends)
+    said, without = (arguments(made(*x), "DaemonSet", "agent") for x in (given, (suspends,)))
+    assert set(said) - set(without) == {
+        "--oversubscribe=1.5",
+        "--oversubscribe-idle=600",
+        "--oversubscribe-slice=120",
+        "--oversubscribe-moves=6",
+    }
+    options = argparse.ArgumentParser()
+    device_plugin.prepare_parser(options)
+    found, _ = device_plugin.settings_of(options.parse_args(said[1:]))
+    rules = oversubscription.Rules(idle_seconds=600)
+    assert found.oversubscription == agent_settings.Oversubscription(1.5, rules)
+
+
 @pytest.mark.parametrize(
     ("value", "mounted"),
     [pytest.param("none", False, id="off"), pytest.param("all", True, id="on")],
@@ -292,6 +310,11 @@ def test_scheduler_page_has_the_same_configuration():
     [
         (SECOND[:1], "kubeScheduler.image='': .*such as mirror.example/kube-scheduler:v1"),
         ((*SECOND, "webhook.enabled=false"), "valid would be webhook.enabled=true"),
+        (("oversubscription.ratio=2",), "agent.suspend must be true"),
+        (
+            ("oversubscription.ratio=2", "agent.suspend=true", "profile=gaia"),
+            "needs profile=pyvgpu",
+        ),
     ],
 )
 def test_contradictory_values_are_refused(settings, why):

@@ -393,7 +393,7 @@ class PodOversubscriber:
             self._path(uid).unlink(missing_ok=True)
         for known in (self._wishes, self._asked):
             for uid in known.keys() - pods.keys():
-                del known[uid]  # type: ignore[attr-defined]
+                del known[uid]
 
     def _path(self, uid: str) -> Path:
         return self._node.folder / f"{uid.replace('/', '_')}.json"

@@ -233,10 +233,10 @@ def test_time_slices_are_off_unless_replicas_are_set():
 
 def test_oversubscription_is_off_unless_a_ratio_is_set():
     suspends = "agent.suspend=true"
-    given = ("oversubscription.ratio=1.5", "oversubscription.idleSeconds=600", suspends)
+    given = ("oversubscription.ratio=3", "oversubscription.idleSeconds=600", suspends)
     said, without = (arguments(made(*x), "DaemonSet", "agent") for x in (given, (suspends,)))
     assert set(said) - set(without) == {
-        "--oversubscribe=1.5",
+        "--oversubscribe=3",
         "--oversubscribe-idle=600",
         "--oversubscribe-slice=120",
         "--oversubscribe-moves=6",
@@ -245,7 +245,7 @@ def test_oversubscription_is_off_unless_a_ratio_is_set():
     device_plugin.prepare_parser(options)
     found, _ = device_plugin.settings_of(options.parse_args(said[1:]))
     rules = oversubscription.Rules(idle_seconds=600)
-    assert found.oversubscription == agent_settings.Oversubscription(1.5, rules)
+    assert found.oversubscription == agent_settings.Oversubscription(3, rules)
 
 
 @pytest.mark.parametrize(

@@ -78,9 +78,7 @@ def test_invalid_value_is_refused_with_the_valid_ones(room):
     with room.tenant("a") as tenant:
         tenant.annotate(suspend="true")
         waiting.wait_until(lambda: tenant.events)
-        assert tenant.events == [
-            "pyvgpu.io/suspend 'true': must be keep or release, or absent"
-        ]
+        assert tenant.events == ["pyvgpu.io/suspend 'true': must be keep or release, or absent"]
         assert tenant.program.ask("is_intact(p)") is True
 
 

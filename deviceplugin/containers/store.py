@@ -15,6 +15,7 @@ the grant starts.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import json
 import os
@@ -224,7 +225,13 @@ class GrantStore:
             ):
                 (only,) = json.loads(file.read_bytes())["devices"]
                 found.append(grants.load(json.loads(only["annotations"][names.GRANT_KIND])))
-        return found
+        # The files of a MIG instance are those of a device, but the grant is one of its GPU.
+        return [
+            dataclasses.replace(grant, shares=grant.claim.shares)
+            if grant.claim and any(share.mig for share in grant.claim.shares)
+            else grant
+            for grant in found
+        ]
 
     def whole_nodes(self, grant_id: str) -> tuple[str, ...]:
         """Return the device nodes' names of a grant of whole devices, from its specification."""

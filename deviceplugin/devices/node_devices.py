@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ForClaims:
-    """The node's devices, as a ResourceSlice shows them."""
+    """The node's devices, as ResourceSlices show them."""
 
     seen: tuple[inventory.InventoryDevice, ...]  # all of the node's
     devices: tuple[datatypes.NodeDevice, ...]  # those that ResourceClaims may get
@@ -211,7 +211,6 @@ class Devices:
             for known in self._grant_manager.devices
             if self._doors.published(known.uuid)
             and known.unhealthy not in (nvml.MIG_MODE, nvml.MIG_DIVIDED)
-            and not known.profiles
             and not known.mps
         )
         return ForClaims(seen, open_to_claims, driver)

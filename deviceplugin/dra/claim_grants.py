@@ -11,9 +11,9 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors, names, quantity
-from pyvgpu.allocator import datatypes, elastic
+from pyvgpu.allocator import datatypes, elastic, mig_placement
 from pyvgpu.deviceplugin import allocation_api, grants
-from pyvgpu.deviceplugin.dra import resource_slices
+from pyvgpu.deviceplugin.dra import mig_partitions, resource_slices
 from pyvgpu.deviceplugin.grants.placement import RefusedError
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ class Piece:
     result: grants.ClaimResult
     vcore: int
     vmemory: int | None  # bytes; None: the whole device's
+    pool: str  # of the device
     admin: bool = False  # adminAccess, for monitoring: consumes nothing
     asked: str = ""  # the request, with the alternative that was allocated: main/large
 
@@ -101,10 +102,9 @@ def _pieces(results: Iterable[Mapping[str, Any]], named: Named, node: str) -> It
     for allocated in results:
         if allocated["driver"] != names.DRA_DRIVER:
             continue
-        if allocated["pool"] != node:
-            raise _refused(
-                named, f"has a device of pool {allocated['pool']!r}, not {node!r}", final=True
-            )
+        pool = str(allocated["pool"])
+        if pool not in (node, mig_partitions.pool_of(node)):
+            raise _refused(named, f"has a device of pool {pool!r}, not {node!r}", final=True)
         result = grants.ClaimResult(
             str(allocated["request"]).partition("/")[0],
             str(allocated["device"]),
@@ -119,6 +119,7 @@ def _pieces(results: Iterable[Mapping[str, Any]], named: Named, node: str) -> It
             result,
             vcore,
             vmemory,
+            pool,
             bool(allocated.get("adminAccess")),
             str(allocated["request"]),
         )
@@ -225,6 +226,7 @@ def parts(claim: Allocated, used: frozenset[str]) -> dict[str, tuple[Piece, ...]
 class ClaimContext:
     """The state of the node for which a claim is prepared."""
 
+    name: str  # the node's
     node: datatypes.NodeDevices
     gives: Callable[[str], bool]  # whether a device, by its UUID, is allocated through DRA
     now: float  # seconds since the epoch
@@ -270,28 +272,18 @@ def grants_of(claim: Allocated, used: frozenset[str], around: ClaimContext) -> l
 def _shares(
     claim: Allocated, pieces: Sequence[Piece], around: ClaimContext
 ) -> tuple[datatypes.NodeShare, ...]:
-    """Return one share for each device, the sum of its pieces."""
+    """Return one share for each device, the sum of its pieces; or one MIG instance."""
+    partitions = mig_partitions.pool_of(around.name)
+    if any(piece.pool == partitions for piece in pieces):
+        return (_instance(claim, pieces, around),)
     known = {
         resource_slices.device_name(own_device.uuid): own_device
         for own_device in around.node.devices
+        if not own_device.profiles
     }
     sums: dict[str, tuple[int, int]] = {}
     for piece in pieces:
-        device = known.get(piece.result.device)
-        if device is None or not around.gives(device.uuid):
-            why = "not there (any more)" if device is None else "not allocated through claims"
-            raise _refused(
-                claim.named, f"its device {piece.result.device} is {why} on this node", final=False
-            )
-        if device.unhealthy:
-            text = f"its device {device.label} is unhealthy: {device.unhealthy}"
-            raise _refused(claim.named, text, final=False)
-        if device.allocated_by not in ("", allocation_api.Api.DRA):
-            raise _refused(
-                claim.named,
-                f"its device {device.label} is allocated by {device.allocated_by}",
-                final=False,
-            )
+        device = _usable(claim, piece, known.get(piece.result.device), around)
         vcore, vmemory = sums.get(device.uuid, (0, 0))
         vcore += piece.vcore
         vmemory += device.memory_bytes if piece.vmemory is None else piece.vmemory
@@ -309,6 +301,55 @@ def _shares(
         _share(claim, uuid, vcore, memory[uuid] if vcore == quantity.WHOLE_DEVICE else vmemory)
         for uuid, (vcore, vmemory) in sums.items()
     )
+
+
+def _usable(
+    claim: Allocated,
+    piece: Piece,
+    device: datatypes.NodeDevice | None,
+    around: ClaimContext,
+) -> datatypes.NodeDevice:
+    """Return the *device* of a piece; RefusedError if claims cannot use it now."""
+    if device is None or not around.gives(device.uuid):
+        why = "not there (any more)" if device is None else "not allocated through claims"
+        raise _refused(
+            claim.named, f"its device {piece.result.device} is {why} on this node", final=False
+        )
+    if device.unhealthy:
+        text = f"its device {device.label} is unhealthy: {device.unhealthy}"
+        raise _refused(claim.named, text, final=False)
+    if device.allocated_by not in ("", allocation_api.Api.DRA):
+        raise _refused(
+            claim.named,
+            f"its device {device.label} is allocated by {device.allocated_by}",
+            final=False,
+        )
+    return device
+
+
+def _instance(
+    claim: Allocated, pieces: Sequence[Piece], around: ClaimContext
+) -> datatypes.NodeShare:
+    """Return the share that is the MIG instance of a claim's only piece."""
+    if len(pieces) > 1:
+        raise _refused(
+            claim.named,
+            "has a MIG instance and another device together, and a process sees one MIG device "
+            "only; request one instance, or let each container name a request of its own",
+            final=True,
+        )
+    (piece,) = pieces
+    places = {
+        name: (device, place)
+        for device in around.node.devices
+        for name, place in mig_partitions.named(device).items()
+    }
+    device, place = places.get(piece.result.device, (None, ""))
+    device = _usable(claim, piece, device, around)
+    name, _ = mig_placement.split(place)
+    profile = next(each for each in device.profiles if each.name == name)
+    vcore = mig_placement.vcore(device.profiles, profile)
+    return datatypes.NodeShare(device.uuid, vcore, profile.memory_bytes, place)
 
 
 def _share(claim: Allocated, uuid: str, vcore: int, vmemory: int) -> datatypes.NodeShare:
@@ -338,6 +379,8 @@ def _wish(
             final=True,
         )
     (wish,) = found
+    if most == quantity.WHOLE_DEVICE or any(share.mig for share in shares):
+        return elastic.TimeSharing()
     if wish.ceiling is not None and wish.ceiling < most:
         raise _refused(
             claim.named,
@@ -345,7 +388,7 @@ def _wish(
             f"vcore to {quantity.WHOLE_DEVICE}, such as {quantity.WHOLE_DEVICE}",
             final=True,
         )
-    return elastic.TimeSharing() if most == quantity.WHOLE_DEVICE else wish
+    return wish
 
 
 def _check_room(
@@ -357,6 +400,9 @@ def _check_room(
         if not own:
             continue
         held = [holding for holding in node.held if holding.share.uuid == device.uuid]
+        if device.profiles:
+            _check_places(claim, own, device, held)
+            continue
         vcore = quantity.WHOLE_DEVICE - sum(holding.share.vcore for holding in held)
         vmemory = device.memory_bytes - sum(holding.share.vmemory for holding in held)
         needs = sum(share.vcore for share in own), sum(share.vmemory for share in own)
@@ -368,6 +414,30 @@ def _check_room(
                 f"held by {', '.join(sorted({holding.holder for holding in held})) or 'no claim'}",
                 final=False,
             )
+
+
+def _check_places(
+    claim: Allocated,
+    wanted: Sequence[datatypes.NodeShare],
+    device: datatypes.NodeDevice,
+    held: Sequence[datatypes.Holding],
+) -> None:
+    """Refuse MIG instances that do not fit beside those on the GPU, whatever was allocated.
+
+    The scheduler's counters should exclude it, but Kubernetes 1.36 had a defect there.
+    """
+    occupied = tuple(sorted({*device.taken, *(each.share.mig for each in held if each.share.mig)}))
+    for share in wanted:
+        name, start = mig_placement.split(share.mig)
+        if start not in mig_placement.starts(device.profiles, occupied, name):
+            raise _refused(
+                claim.named,
+                f"needs {share.mig} on {device.label}, which has no place for it beside "
+                f"{', '.join(occupied)}; held by "
+                f"{', '.join(sorted({each.holder for each in held})) or 'no claim'}",
+                final=False,
+            )
+        occupied = mig_placement.after(occupied, share.mig)
 
 
 def _refused(named: Named, text: str, *, final: bool) -> RefusedError:

@@ -13,7 +13,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import names, quantity
-from pyvgpu.deviceplugin.dra import resource_slices
+from pyvgpu.allocator import mig_placement
+from pyvgpu.deviceplugin.dra import mig_partitions, resource_slices
 from pyvgpu.deviceplugin.grants import holdings
 from pyvgpu.kube import apiserver
 
@@ -37,16 +38,17 @@ def devices_of(
     own: Iterable[Grant], node: str, devices: Iterable[datatypes.NodeDevice]
 ) -> list[dict[str, Any]]:
     """Return the entries of a claim's status for the devices of its grants."""
-    known = {resource_slices.device_name(device.uuid): device for device in devices}
+    known = list(devices)
     found = []
     for grant in own:
-        unhealthy = holdings.unhealthy(grant, known.values())
-        shares = {resource_slices.device_name(given.uuid): given for given in grant.shares}
+        unhealthy = holdings.unhealthy(grant, known)
+        shares = {_name_of(given): given for given in grant.shares}
+        pool = mig_partitions.pool_of(node) if grant.mig else node
         for result in grant.claim.results if grant.claim else ():
             share = shares[result.device]
             one: dict[str, Any] = {
                 "driver": names.DRA_DRIVER,
-                "pool": node,
+                "pool": pool,
                 "device": result.device,
                 "conditions": [
                     {
@@ -65,12 +67,20 @@ def devices_of(
                     names.DRA_VMEMORY: quantity.format_exact(share.vmemory).removesuffix("B"),
                     "policy": grant.policy.name.lower(),
                     "priority": grant.priority.name.lower(),
+                    **({"mig": share.mig} if share.mig else {}),
                 },
             }
             if result.share_id:
                 one["shareID"] = result.share_id
             found.append(one)
     return found
+
+
+def _name_of(share: datatypes.NodeShare) -> str:
+    """Return the name in a ResourceSlice of what a share is of."""
+    if share.mig:
+        return mig_partitions.name_of(share.uuid, *mig_placement.split(share.mig))
+    return resource_slices.device_name(share.uuid)
 
 
 class Statuses:
@@ -188,6 +198,7 @@ def _path(claim: GrantClaim) -> str:
 
 def allocated(claims: Iterable[Mapping[str, Any]], node: str) -> set[str]:
     """Return the names of *node*'s devices that are allocated to any of *claims*."""
+    pools = (node, mig_partitions.pool_of(node))
     return {
         result["device"]
         for claim in claims
@@ -195,7 +206,24 @@ def allocated(claims: Iterable[Mapping[str, Any]], node: str) -> set[str]:
             ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
         ).get("results")
         or ()
-        if result["driver"] == names.DRA_DRIVER and result["pool"] == node
+        if result["driver"] == names.DRA_DRIVER and result["pool"] in pools
+    }
+
+
+def names_in_use(
+    api: apiserver.ApiServer, node: str, grant_manager: GrantManager
+) -> set[str] | None:
+    """Return the names of *node*'s devices that any claim has; None if claims cannot be read."""
+    try:
+        there = api.call("GET", f"{_CLAIMS}/resourceclaims")["items"]
+    except apiserver.ServerError as exc:
+        log.warning("could not list the claims that hold devices: %s", exc)
+        return None
+    return allocated(there, node) | {
+        result.device
+        for grant in grant_manager.known.values()
+        if grant.claim is not None
+        for result in grant.claim.results
     }
 
 
@@ -203,17 +231,11 @@ def held_by_claims(
     api: apiserver.ApiServer, node: str, grant_manager: GrantManager
 ) -> set[str] | None:
     """Return the UUIDs of devices that any claim holds; None if the API server cannot be read."""
-    try:
-        there = api.call("GET", f"{_CLAIMS}/resourceclaims")["items"]
-    except apiserver.ServerError as exc:
-        log.warning("could not list the claims that hold devices: %s", exc)
+    in_use = names_in_use(api, node, grant_manager)
+    if in_use is None:
         return None
-    names_of = allocated(there, node)
-    return {
-        device.uuid
-        for device in grant_manager.devices
-        if resource_slices.device_name(device.uuid) in names_of
-    } | {
+    devices = grant_manager.devices
+    return {uuid for name in in_use if (uuid := mig_partitions.uuid_of(name, devices))} | {
         share.uuid
         for grant in grant_manager.known.values()
         if grant.claim is not None

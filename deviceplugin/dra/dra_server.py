@@ -44,13 +44,12 @@ _LONGEST = 1000  # characters of a health message
 class Health(dra_health_pb2_grpc.DRAResourceHealthServicer):
     """Streams the devices' health to kubelet: all of it first, then after each change."""
 
-    def __init__(self, pool: str) -> None:
-        self._pool = pool
+    def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._unhealthy: dict[str, str] | None = None  # None: nothing is known yet
+        self._unhealthy: dict[tuple[str, str], str] | None = None  # None: nothing is known yet
 
-    def set(self, unhealthy: Mapping[str, str]) -> None:
-        """Set the health of all devices, by name: why each is unhealthy, empty if healthy."""
+    def set(self, unhealthy: Mapping[tuple[str, str], str]) -> None:
+        """Set why each device, by pool and name, is unhealthy; empty if it is healthy."""
         with self._changed:
             if self._unhealthy != unhealthy:
                 self._unhealthy = dict(unhealthy)
@@ -68,7 +67,7 @@ class Health(dra_health_pb2_grpc.DRAResourceHealthServicer):
         """Yield the health after each change, while the call is active."""
         if not context.add_callback(self._wake):
             return
-        before: dict[str, str] | None = None
+        before: dict[tuple[str, str], str] | None = None
         while True:
             with self._changed:
                 self._changed.wait_for(
@@ -79,12 +78,14 @@ class Health(dra_health_pb2_grpc.DRAResourceHealthServicer):
                 before = self._unhealthy
             yield self._said(before)
 
-    def _said(self, unhealthy: Mapping[str, str]) -> dra_health_pb2.NodeWatchResourcesResponse:
+    def _said(
+        self, unhealthy: Mapping[tuple[str, str], str]
+    ) -> dra_health_pb2.NodeWatchResourcesResponse:
         answer = dra_health_pb2.NodeWatchResourcesResponse()
         now = int(time.time())
-        for name, reason in unhealthy.items():
+        for (pool, name), reason in unhealthy.items():
             answer.devices.add(
-                device=dra_health_pb2.DeviceIdentifier(pool_name=self._pool, device_name=name),
+                device=dra_health_pb2.DeviceIdentifier(pool_name=pool, device_name=name),
                 health=dra_health_pb2.UNHEALTHY if reason else dra_health_pb2.HEALTHY,
                 last_updated_time=now,
                 message=reason[:_LONGEST],

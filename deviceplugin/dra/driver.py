@@ -1,20 +1,21 @@
 """Assemble the DRA driver from its components, and add them to the agent.
 
 dra           the sockets through which kubelet discovers and calls the driver
-slices        keeps the node's ResourceSlice up to date with the devices
+slices        keeps the node's ResourceSlices up to date with the devices
 claims        writes the status of claims, and ends the grants of deleted ones
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyvgpu import errors
 from pyvgpu.deviceplugin.dra import (
     admin_access,
     claim_status,
     dra_server,
+    mig_partitions,
     prepare,
     resource_slices,
     slice_publisher,
@@ -72,7 +73,7 @@ def add(
     api, grant_manager, gates = own.api, node.grant_manager, node.gates
     if not settings.apis.any_dra and not gates.any_dra:
         return None
-    health = dra_server.Health(settings.node)
+    health = dra_server.Health()
     shown = admin_access.Looking(settings.specifications, lambda: node.made.driver)
     telling = claim_status.Statuses(api, settings.node, grant_manager)
     means = prepare.Means(
@@ -87,13 +88,21 @@ def add(
         settings.registry, settings.drivers, prepare.Preparer(grant_manager, means), health, count
     )
 
-    def devices(able: resource_slices.Able) -> list[dict[str, Any]] | None:
+    def contents(able: resource_slices.Able) -> slice_publisher.Contents | None:
         shown = node.devices.for_claims
         if shown is None:
             return None
-        return resource_slices.devices_of(shown.seen, shown.devices, shown.driver, able)
+        facts = shown.seen, shown.devices, shown.driver, able
+        return slice_publisher.Contents(
+            resource_slices.devices_of(*facts), mig_partitions.of_devices(*facts)
+        )
 
-    publisher = slice_publisher.SlicePublisher(own, devices, lambda: sockets.met)
+    publisher = slice_publisher.SlicePublisher(
+        own,
+        contents,
+        lambda: sockets.met,
+        lambda: claim_status.names_in_use(api, settings.node, grant_manager),
+    )
     sockets.registered.add(publisher.changed)
     last = grant_manager.devices
 
@@ -106,9 +115,10 @@ def add(
         last = known
         health.set(
             {
-                resource_slices.device_name(device.uuid): device.unhealthy
+                named: device.unhealthy
                 for device in known
                 if gates.gives(device.uuid)
+                for named in mig_partitions.names_of(device, settings.node)
             }
         )
         publisher.changed()

@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors, names
-from pyvgpu.deviceplugin.dra import claim_grants, resource_slices
+from pyvgpu.deviceplugin.dra import claim_grants, mig_partitions
 from pyvgpu.deviceplugin.grants.placement import RefusedError
 from pyvgpu.kube import apiserver
 
@@ -110,7 +110,7 @@ class Preparer:
             own[:] = [grant for grant in known.values() if _is_of(grant, one)]
             if not own and claim is not None:  # else a concurrent call has prepared it
                 means = self._means
-                around = claim_grants.ClaimContext(node, means.gives, time.time())
+                around = claim_grants.ClaimContext(means.node, node, means.gives, time.time())
                 own[:] = claim_grants.grants_of(claim, used, around)
             return own
 
@@ -125,13 +125,13 @@ class Preparer:
     def _answer(self, grant: Grant) -> list[Prepared]:
         """Return the devices of a grant; the first of each request carries its CDI device."""
         found, said = [], set()
+        node = self._means.node
+        pool = mig_partitions.pool_of(node) if grant.mig else node
         for result in grant.claim.results if grant.claim else ():
             cdi = () if result.request in said else (f"{names.GRANT_KIND}={grant.id}",)
             said.add(result.request)
             found.append(
-                claim_grants.Prepared(
-                    result.request, self._means.node, result.device, cdi, result.share_id
-                )
+                claim_grants.Prepared(result.request, pool, result.device, cdi, result.share_id)
             )
         return found
 
@@ -151,23 +151,22 @@ class Preparer:
         """Return the devices of a claim with adminAccess; nothing for any other claim."""
         if claim_grants.parts(claim, used):
             return ()
-        uuids = {
-            resource_slices.device_name(device.uuid): device.uuid
-            for device in self._grant_manager.devices
-        }
-        wanted = [
-            uuids[piece.result.device] for piece in claim.pieces if piece.result.device in uuids
-        ]
+        devices = self._grant_manager.devices
+        uuids = (mig_partitions.uuid_of(piece.result.device, devices) for piece in claim.pieces)
+        wanted = [uuid for uuid in uuids if uuid]
         if not wanted:
             raise RefusedError(
                 f"claim {claim.named.namespace}/{claim.named.name}: has no device of this node",
                 final=False,
             )
         cdi = self._means.admit(claim.named.uid, tuple(dict.fromkeys(wanted)))
-        node = self._means.node
         return [
             claim_grants.Prepared(
-                piece.result.request, node, piece.result.device, (cdi,), piece.result.share_id
+                piece.result.request,
+                piece.pool,
+                piece.result.device,
+                (cdi,),
+                piece.result.share_id,
             )
             for piece in claim.pieces
         ]

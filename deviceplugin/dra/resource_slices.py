@@ -25,6 +25,7 @@ MEBIBYTE = 1 << 20
 
 _LONGEST_NAME = 253
 _LONGEST_TEXT = 64  # of an attribute
+MOST_DEVICES = 64  # in a slice, if any of them has a taint or consumes counters
 _NUMBERS = re.compile(r"([0-9]+)(?:\.([0-9]+))?(?:\.([0-9]+))?(?:\.[0-9]+)*")
 
 
@@ -34,10 +35,15 @@ class Able:
 
     sharing: bool = True  # one device for several claims
     taints: bool = True
+    partitions: bool = True  # counters that devices share
 
     def both(self, other: Able) -> Able:
         """Return the fields that both this and *other* store."""
-        return Able(self.sharing and other.sharing, self.taints and other.taints)
+        return Able(
+            self.sharing and other.sharing,
+            self.taints and other.taints,
+            self.partitions and other.partitions,
+        )
 
     @property
     def lacks(self) -> Iterator[str]:
@@ -52,16 +58,22 @@ class Able:
                 "taints (feature gate DRADeviceTaints of kube-apiserver and kube-scheduler): "
                 "unhealthy and cordoned devices are left out"
             )
+        if not self.partitions:
+            yield (
+                "sharedCounters (feature gate DRAPartitionableDevices of kube-apiserver and "
+                "kube-scheduler): GPUs on which pods get MIG instances are left out"
+            )
 
 
-def name_of(node: str) -> str:
-    """Return the name of a node's slice."""
-    name = f"{node}-{names.DRA_DRIVER}"
+def name_of(node: str, suffix: str = "") -> str:
+    """Return the name of a node's slice; a *suffix* such as .mig-0 is that of a further one."""
+    name = f"{node}-{names.DRA_DRIVER}{suffix}"
     if len(name) <= _LONGEST_NAME:
         return name
     digest = hashlib.sha256(node.encode()).hexdigest()[:16]
-    return f"{node[: _LONGEST_NAME - 17 - len(names.DRA_DRIVER)].rstrip('.-')}-{digest[:8]}-" + (
-        names.DRA_DRIVER
+    rest = len(names.DRA_DRIVER) + len(suffix)
+    return f"{node[: _LONGEST_NAME - 17 - rest].rstrip('.-')}-{digest[:8]}-" + (
+        f"{names.DRA_DRIVER}{suffix}"
     )
 
 
@@ -78,21 +90,48 @@ def version(text: str) -> str:
     return ".".join(str(int(group or 0)) for group in match.groups())
 
 
-def slice_of(node: Mapping[str, Any], devices: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Return the slice of a *node*, whose metadata is given, of the first generation."""
+def slices_of(
+    node: Mapping[str, Any], pool: str, contents: Mapping[str, Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return the slices of a *pool* of a *node*, whose metadata is given, of generation 1.
+
+    *contents* are the devices or counters of each slice, by the suffix of its name.
+    """
     name = node["name"]
     owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": node["uid"]}
-    return {
-        "apiVersion": GROUP,
-        "kind": "ResourceSlice",
-        "metadata": {"name": name_of(name), "ownerReferences": [owner]},
-        "spec": {
-            "driver": names.DRA_DRIVER,
-            "nodeName": name,
-            "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
-            "devices": list(devices),
+    return [
+        {
+            "apiVersion": GROUP,
+            "kind": "ResourceSlice",
+            "metadata": {"name": name_of(name, suffix), "ownerReferences": [owner]},
+            "spec": {
+                "driver": names.DRA_DRIVER,
+                "nodeName": name,
+                "pool": {"name": pool, "generation": 1, "resourceSliceCount": len(contents)},
+                **content,
+            },
+        }
+        for suffix, content in contents.items()
+    ]
+
+
+def device_slices(
+    node: Mapping[str, Any], devices: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return the slices of a node's pool of devices; one of them, if there are not many."""
+    return slices_of(
+        node,
+        node["name"],
+        {
+            f".more-{number}" if number else "": {"devices": part}
+            for number, part in enumerate(chunks(devices, MOST_DEVICES) or [[]])
         },
-    }
+    )
+
+
+def chunks(entries: Sequence[dict[str, Any]], most: int) -> list[list[dict[str, Any]]]:
+    """Return *entries* in lists of at most *most*."""
+    return [list(entries[first : first + most]) for first in range(0, len(entries), most)]
 
 
 def devices_of(
@@ -101,7 +140,7 @@ def devices_of(
     driver: inventory.DriverVersions,
     able: Able = Able(),  # noqa: B008 - it is frozen
 ) -> list[dict[str, Any]]:
-    """Return the entries of *devices* in a slice.
+    """Return the entries of *devices* in a slice; none of GPUs on which pods get MIG instances.
 
     Where the API server drops taints, devices with a taint are left out.
     """
@@ -109,8 +148,10 @@ def devices_of(
     groups = nvlink_groups(seen)
     found = []
     for device in devices:
-        if device.uuid in known and (able.taints or not _taints(device)):
-            attributes = _attributes(
+        if device.profiles:
+            continue
+        if device.uuid in known and (able.taints or not taints_of(device)):
+            attributes = attributes_of(
                 known[device.uuid], device, driver, groups.get(device.uuid, "")
             )
             found.append(_device(device, dict(attributes), sharing=able.sharing))
@@ -127,7 +168,7 @@ def _device(
         "attributes": attributes,
         "capacity": {
             names.DRA_VCORE: _capacity(str(quantity.WHOLE_DEVICE), "1", "1"),
-            names.DRA_VMEMORY: _capacity(_size(memory), _size(least), _size(MEBIBYTE)),
+            names.DRA_VMEMORY: _capacity(size_text(memory), size_text(least), size_text(MEBIBYTE)),
         },
     }
     if sharing:
@@ -136,7 +177,7 @@ def _device(
         found["capacity"] = {
             k: {"value": amount["value"]} for k, amount in found["capacity"].items()
         }
-    if taints := _taints(one):
+    if taints := taints_of(one):
         found["taints"] = taints
     return found
 
@@ -147,17 +188,18 @@ def _capacity(most: str, least: str, step: str) -> dict[str, Any]:
     return {"value": most, "requestPolicy": policy}
 
 
-def _size(size: int) -> str:
+def size_text(size: int) -> str:
     """Return *size* in the API server's canonical form."""
     return quantity.format_exact(size).removesuffix("B")
 
 
-def _attributes(
+def attributes_of(
     seen: inventory.InventoryDevice,
     one: datatypes.NodeDevice,
     driver: inventory.DriverVersions,
     group: str,
 ) -> Iterable[tuple[str, dict[str, Any]]]:
+    """Yield the attributes of a device; *group* is its NVLink group, if it has one."""
     texts = {
         names.DRA_UUID: one.uuid,
         names.DRA_MODEL: one.model,
@@ -182,7 +224,7 @@ def _attributes(
         yield names.DRA_NUMA, {"int": one.numa}
 
 
-def _taints(one: datatypes.NodeDevice) -> list[dict[str, str]]:
+def taints_of(one: datatypes.NodeDevice) -> list[dict[str, str]]:
     """Return the taints that keep new claims away; running pods stay."""
     wrong = {
         names.DRA_UNHEALTHY_TAINT: bool(one.unhealthy),
@@ -213,29 +255,49 @@ def _linked(one: inventory.InventoryDevice, other: inventory.InventoryDevice) ->
     return link is not None and link.nvlinks > 0
 
 
-def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Tell whether two slices are equal except for generation, metadata and timestamps."""
-    return bool(_said(one) == _said(other))
+def differs(pool: Sequence[Mapping[str, Any]], there: Iterable[Mapping[str, Any]]) -> bool:
+    """Tell whether the slices that are *there* are not those of the wanted *pool*.
+
+    Generation, metadata and timestamps may differ, but all slices must be of one generation.
+    """
+    published = {one["metadata"]["name"]: one for one in there}
+    names_of = {one["metadata"]["name"] for one in pool}
+    generations = {one["spec"]["pool"]["generation"] for one in published.values()}
+    return (
+        published.keys() != names_of
+        or len(generations) > 1
+        or any(_said(one) != _said(published[one["metadata"]["name"]]) for one in pool)
+    )
 
 
 def _said(one: Mapping[str, Any]) -> Any:
     spec = one["spec"]
-    devices = [
-        {
-            **device,
-            "taints": [{k: v for k, v in each.items() if k != "timeAdded"} for each in taints],
-        }
-        if (taints := device.get("taints"))
-        else device
-        for device in spec.get("devices") or ()
-    ]
-    return spec["driver"], spec.get("nodeName"), spec["pool"]["name"], devices
+    devices = [untimed(device) for device in spec.get("devices") or ()]
+    pool = spec["pool"]
+    where = spec["driver"], spec.get("nodeName"), pool["name"], pool["resourceSliceCount"]
+    return *where, devices, spec.get("sharedCounters") or []
 
 
-def renewed(wanted: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return *wanted* as the update of *before*, with the next generation of its pool."""
-    pool = {**wanted["spec"]["pool"], "generation": before["spec"]["pool"]["generation"] + 1}
-    meta = {**wanted["metadata"], "resourceVersion": before["metadata"]["resourceVersion"]}
+def untimed(device: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a device without the times at which the server noted its taints."""
+    taints = device.get("taints")
+    if not taints:
+        return device
+    plain = [{k: v for k, v in each.items() if k != "timeAdded"} for each in taints]
+    return {**device, "taints": plain}
+
+
+def renewed(
+    wanted: Mapping[str, Any], before: Mapping[str, Any] | None, generation: int
+) -> dict[str, Any]:
+    """Return *wanted* of that generation of its pool, as the update of *before* if there is one.
+
+    All slices of a pool must be of one generation.
+    """
+    pool = {**wanted["spec"]["pool"], "generation": generation}
+    meta = dict(wanted["metadata"])
+    if before is not None:
+        meta["resourceVersion"] = before["metadata"]["resourceVersion"]
     return {**wanted, "metadata": meta, "spec": {**wanted["spec"], "pool": pool}}
 
 
@@ -246,7 +308,12 @@ def able_by(wanted: Mapping[str, Any], kept: Mapping[str, Any]) -> Able:
         there = {device["name"]: device.get(field) for device in kept["spec"].get("devices") or ()}
         return any(
             device.get(field) and not there.get(device["name"])
-            for device in wanted["spec"]["devices"]
+            for device in wanted["spec"].get("devices") or ()
         )
 
-    return Able(sharing=not lost("allowMultipleAllocations"), taints=not lost("taints"))
+    counters = wanted["spec"].get("sharedCounters") and not kept["spec"].get("sharedCounters")
+    return Able(
+        sharing=not lost("allowMultipleAllocations"),
+        taints=not lost("taints"),
+        partitions=not (counters or lost("consumesCounters")),
+    )

@@ -39,7 +39,8 @@ def document(*results, config=(), uid="u1", reserved=True):
 
 def given(*results, used=(), held=(), gives=lambda _: True, devices=DEVICES, **more):
     claim = claim_grants.read(document(*results, **more), NAMED, "node-1")
-    around = claim_grants.ClaimContext(datatypes.NodeDevices(devices, tuple(held)), gives, 1.0)
+    node = datatypes.NodeDevices(devices, tuple(held))
+    around = claim_grants.ClaimContext("node-1", node, gives, 1.0)
     return claim_grants.grants_of(claim, frozenset(used), around)
 
 

@@ -61,8 +61,8 @@ def claiming():
 @pytest.fixture
 def looks(claiming):
     """Run both sockets; return the trigger of their checks."""
-    health = dra_server.Health("node-1")
-    health.set({"gpu-0": "", "gpu-1": "Xid 79"})
+    health = dra_server.Health()
+    health.set({("node-1", "gpu-0"): "", ("node-1", "gpu-1"): "Xid 79"})
     sockets = dra_server.Sockets(claiming.registry, claiming.plugins, Refusing(), health)
     looks = Looks()
     thread = threading.Thread(target=sockets.run, args=(looks.wait,))

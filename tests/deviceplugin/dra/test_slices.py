@@ -126,7 +126,7 @@ def test_nvlink_group_is_linked_all_to_all(links, groups):
 
 
 def published(*found, **fields):
-    made = resource_slices.slice_of(NODE, devices(*found, **fields))
+    (made,) = resource_slices.device_slices(NODE, devices(*found, **fields))
     made["metadata"]["resourceVersion"] = "7"
     return made
 
@@ -139,8 +139,12 @@ def test_slice_is_owned_by_its_node_and_is_one_pool():
 
 
 def test_longest_node_name_gives_a_valid_slice_name():
-    names = {resource_slices.name_of("n" * 251 + suffix) for suffix in ("aa", "ab")}
-    assert len(names) == 2
+    names = {
+        resource_slices.name_of("n" * 251 + node, suffix)
+        for node in ("aa", "ab")
+        for suffix in ("", ".mig-0")
+    }
+    assert len(names) == 4
     assert all(len(name) <= 253 for name in names)
 
 
@@ -148,11 +152,27 @@ def test_comparison_ignores_server_fields_and_sees_taints():
     before = published(seen(0), unhealthy="Xid 79")
     before["spec"]["devices"][0]["taints"][0]["timeAdded"] = "2026-11-22T00:00:00Z"
     before["spec"]["pool"]["generation"] = 4
-    assert resource_slices.same(published(seen(0), unhealthy="Xid 79"), before)
-    assert not resource_slices.same(published(seen(0)), before)
-    after = resource_slices.renewed(published(seen(0)), before)
+    assert not resource_slices.differs([published(seen(0), unhealthy="Xid 79")], [before])
+    assert resource_slices.differs([published(seen(0))], [before])
+    after = resource_slices.renewed(published(seen(0)), before, 5)
     assert after["spec"]["pool"]["generation"] == 5
     assert after["metadata"]["resourceVersion"] == "7"
+
+
+def test_more_devices_than_a_slice_holds_are_several_slices_of_one_generation():
+    entries = [{"name": f"d{number}"} for number in range(resource_slices.MOST_DEVICES + 1)]
+    pool = resource_slices.device_slices(NODE, entries)
+    assert [one["metadata"]["name"] for one in pool] == [
+        "node-1-pyvgpu.io",
+        "node-1-pyvgpu.io.more-1",
+    ]
+    assert [len(one["spec"]["devices"]) for one in pool] == [64, 1]
+    assert {one["spec"]["pool"]["resourceSliceCount"] for one in pool} == {2}
+    there = [resource_slices.renewed(one, None, 3) for one in pool]
+    assert not resource_slices.differs(pool, there)
+    there[1] = resource_slices.renewed(pool[1], None, 2)
+    assert resource_slices.differs(pool, there), "a write that was cut short"
+    assert resource_slices.differs(pool, there[:1])
 
 
 def test_fields_dropped_by_the_server_are_detected():

@@ -28,6 +28,7 @@ class ClaimExplanation:
 
     why: wait_reasons.Why | None  # None: none of its claims waits for a device
     lines: tuple[str, ...]  # one for each claim, and one for each part that was not judged
+    partitions: bool = False  # it waits for MIG partitions, which are not judged
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -39,7 +40,8 @@ class ClaimExplanation:
 
     def text(self, pod: str) -> str:
         """Return it as text."""
-        head = self.why.text() if self.why else f"{pod} waits for none of its claims"
+        other = "MIG partitions" if self.partitions else "none of its claims"
+        head = self.why.text() if self.why else f"{pod} waits for {other}"
         found = [head, *(f"  {line}" for line in self.lines)]
         if self.why and self.why.fitting:
             found.append(
@@ -122,7 +124,7 @@ def explain(known: ClusterClaims, pod: Object) -> ClaimExplanation | None:
         except errors.UsageError as exc:
             trouble, ours = f"claim {name}: {exc}", True
             continue
-        if spec and not found.parts:
+        if spec and not (found.parts or found.partitions):
             continue
         ours = True
         lines.append(f"claim {name}: {line}")
@@ -142,7 +144,8 @@ def explain(known: ClusterClaims, pod: Object) -> ClaimExplanation | None:
     if not ours:
         return None
     if not trouble and not any(want.parts for want in wants.values()):
-        return ClaimExplanation(None, tuple(lines))
+        waits = any(want.partitions for want in wants.values())
+        return ClaimExplanation(None, tuple(lines), waits)
     called, parts = seen.named(wants)
     asked = pod_request.PodRequest(
         key=f"{meta.get('namespace')}/{meta.get('name')}",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyvgpu.kube.objects import Object
 
 CLASS = "vgpu"  # the chart's DeviceClass
+MIG_CLASS = "vgpu-mig"  # that of MIG partitions
 REQUEST = "vgpu"  # the name of a claim's only request
 SHARE, WHOLE = "pyvgpu-share-", "pyvgpu-whole-"  # prefixes of template names
 STEP: int = quantity.UNITS["Mi"]  # the step of vmemory in slices

@@ -164,6 +164,12 @@ def _alternatives(request: Object) -> Iterator[Amount]:
         ours = called == claim_templates.CLASS or called.startswith(f"{claim_templates.CLASS}-")
         if asked.get("adminAccess") or not ours:
             continue
+        if called == claim_templates.MIG_CLASS:
+            raise errors.UsageError(
+                f"request {request.get('name')}: deviceClassName {called}: a MIG partition has "
+                "at least what is requested, so in a namespace with a total limit it must be "
+                f"{claim_templates.CLASS}"
+            )
         if asked.get("allocationMode") == ALL:
             raise errors.UsageError(
                 f"request {request.get('name')}: allocationMode {ALL}: in a namespace with a "

@@ -10,7 +10,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors, names, quantity
-from pyvgpu.allocator import amounts, datatypes
+from pyvgpu.allocator import amounts, datatypes, mig_placement
 from pyvgpu.allocator import annotations as notes
 from pyvgpu.controller.scheduler import pod_request
 from pyvgpu.kube import objects
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from pyvgpu.kube.objects import Object
 
 MEBIBYTE: int = quantity.UNITS["Mi"]  # the unit of vmemory in slices, and so here
-OF_THE_DRIVER = f'device.driver == "{names.DRA_DRIVER}"'  # the selector of the default class
+OF_THE_DRIVER = f'device.driver == "{names.DRA_DRIVER}"'  # the selectors of the default class
+NO_PARTITION = (
+    f'device.attributes["{names.DRA_DRIVER}"].?{names.DRA_MIG_PROFILE}.orValue("") == ""'
+)
 
 _Place = tuple[str, str]  # the pool and the name of a device
 
@@ -32,6 +35,7 @@ class ClaimRequest:
 
     parts: tuple[pod_request.ContainerRequest, ...]  # one for each request
     unjudged: tuple[str, ...] = ()  # further conditions, which this module does not evaluate
+    partitions: bool = False  # it requests MIG partitions, too, of which this module knows nothing
 
 
 def slices(listed: Iterable[Object]) -> list[Object]:
@@ -53,13 +57,14 @@ def slices(listed: Iterable[Object]) -> list[Object]:
 
 
 def nodes(found: Iterable[Object]) -> dict[str, notes.Published]:
-    """Return the devices in *found*, the result of :func:`slices`, by node."""
+    """Return the devices in *found*, the result of :func:`slices`, by node; no MIG partitions."""
     devices: dict[str, list[datatypes.NodeDevice]] = {}
     for resource_slice in found:
         spec = objects.section(resource_slice, "spec")
         there = devices.setdefault(str(spec.get("nodeName") or ""), [])
         for one in objects.entries(spec, "devices"):
-            there.append(_device(one, len(there)))
+            if not _partition(one):
+                there.append(_device(one, len(there)))
     return {name: notes.Published(MEBIBYTE, tuple(those)) for name, those in devices.items()}
 
 
@@ -74,8 +79,8 @@ def tenants(found: Iterable[Object], claims: Iterable[Object]) -> list[pod_reque
             where = places.get((str(result.get("pool")), str(result.get("device"))))
             if where is None or result.get("adminAccess"):
                 continue
-            node, device = where
-            share = _share(objects.section(result, "consumedCapacity"), device)
+            node, device, share = where
+            share = share or _share(objects.section(result, "consumedCapacity"), device)
             held.setdefault((node, holder), []).append(datatypes.Holding(share, holder))
             uids[node, holder] = uid
     return [
@@ -90,6 +95,7 @@ def wanted(spec: Object, classes: Mapping[str, Object]) -> ClaimRequest:
     """Return what a claim's *spec* requests of our devices; UsageError if that can never fit."""
     parts: list[pod_request.ContainerRequest] = []
     unjudged: list[str] = []
+    partitions = False
     for request in objects.entries(objects.section(spec, "devices"), "requests"):
         name = str(request.get("name"))
         asked = objects.section(request, "exactly")
@@ -109,11 +115,19 @@ def wanted(spec: Object, classes: Mapping[str, Object]) -> ClaimRequest:
         if not is_ours(classes[called]):
             unjudged.append(f"request {name} is for devices of another driver ({called})")
             continue
+        conditions = [
+            expression
+            for expression in (*of_class, *_expressions(asked))
+            if expression not in (OF_THE_DRIVER, NO_PARTITION)
+        ]
+        if any(names.DRA_MIG_PROFILE in expression for expression in conditions):
+            unjudged.append(f"request {name} is for MIG partitions")
+            partitions = True
+            continue
         parts.append(_part(asked, name))
         unjudged += [
             f"request {name} requires devices that match: {expression}"
-            for expression in (*of_class, *_expressions(asked))
-            if expression != OF_THE_DRIVER
+            for expression in conditions
         ]
     unjudged += [
         f"all devices must have {'the same' if key == 'matchAttribute' else 'another'} {value}"
@@ -121,7 +135,7 @@ def wanted(spec: Object, classes: Mapping[str, Object]) -> ClaimRequest:
         for key, value in entry.items()
         if key in ("matchAttribute", "distinctAttribute")
     ]
-    return ClaimRequest(tuple(parts), tuple(unjudged))
+    return ClaimRequest(tuple(parts), tuple(unjudged), partitions)
 
 
 def is_ours(device_class: Object) -> bool:
@@ -168,11 +182,33 @@ def _device(one: Object, index: int) -> datatypes.NodeDevice:
     )
 
 
-def _places(found: Object) -> Iterator[tuple[_Place, tuple[str, datatypes.NodeDevice]]]:
+def _places(
+    found: Object,
+) -> Iterator[tuple[_Place, tuple[str, datatypes.NodeDevice, datatypes.NodeShare | None]]]:
+    """Yield the node and device of each entry of a slice; of a partition also its only share."""
     spec = objects.section(found, "spec")
-    pool = str(objects.section(spec, "pool").get("name"))
+    pool, node = (
+        str(objects.section(spec, "pool").get("name")),
+        str(spec.get("nodeName") or ""),
+    )
     for one in objects.entries(spec, "devices"):
-        yield (pool, str(one.get("name"))), (str(spec.get("nodeName") or ""), _device(one, 0))
+        device, mig = _device(one, 0), _partition(one)
+        share = None
+        if mig:
+            own = objects.section(one, "capacity")
+            vcore = _number(objects.section(own, names.DRA_VCORE).get("value"))
+            share = datatypes.NodeShare(
+                device.uuid, min(max(vcore, 1), datatypes.WHOLE), max(device.memory_bytes, 1), mig
+            )
+        yield (pool, str(one.get("name"))), (node, device, share)
+
+
+def _partition(one: Object) -> str:
+    """Return the placement of a MIG partition, such as 1g.10gb@6; empty for any other device."""
+    attributes = objects.section(one, "attributes")
+    profile = objects.section(attributes, names.DRA_MIG_PROFILE).get("string")
+    start = _number(objects.section(attributes, names.DRA_MIG_START).get("int"))
+    return mig_placement.place(str(profile), start) if profile else ""
 
 
 def _results(claim: Object) -> list[Object]:

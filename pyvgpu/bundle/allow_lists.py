@@ -257,9 +257,11 @@ SLICE: Shape = {
                 "name": KEEP,
                 "attributes": {"*": {"string": KEEP, "int": KEEP, "bool": KEEP, "version": KEEP}},
                 "capacity": {"*": {"value": KEEP}},
+                "consumesCounters": [{"counterSet": KEEP, "counters": {"*": {"value": KEEP}}}],
                 "taints": [{"key": KEEP, "effect": KEEP, "value": KEEP}],
             }
         ],
+        "sharedCounters": [{"name": KEEP, "counters": {"*": {"value": KEEP}}}],
     },
 }
 CLAIM: Shape = {

@@ -16,7 +16,7 @@ from pyvgpu.allocator import elastic
 from pyvgpu.cli import webhook
 from pyvgpu.cli.main import COMMANDS
 from pyvgpu.controller.certs import serving_certificate
-from pyvgpu.controller.claims import claim_templates
+from pyvgpu.controller.claims import claim_templates, seen
 from pyvgpu.controller.scheduler import pod_request
 from pyvgpu.controller.sidecar import mark_names
 from pyvgpu.controller.webhook import conversions, imagenames, state
@@ -214,8 +214,15 @@ def test_device_class_of_pod_claims_is_in_the_chart():
     whole = find("DeviceClass", "vgpu-whole")["spec"]
     assert whole["extendedResourceName"] == names.DEVICE_RESOURCE
     for name in (claim_templates.CLASS, "vgpu-whole", "vgpu-h100"):
-        (selector,) = find("DeviceClass", name)["spec"]["selectors"]
-        assert f'device.driver == "{names.DRA_DRIVER}"' in selector["cel"]["expression"]
+        selectors = find("DeviceClass", name)["spec"]["selectors"]
+        driver, no_partition = (selector["cel"]["expression"] for selector in selectors)
+        assert seen.OF_THE_DRIVER in driver
+        assert no_partition == seen.NO_PARTITION
+    selectors = find("DeviceClass", claim_templates.MIG_CLASS)["spec"]["selectors"]
+    assert [selector["cel"]["expression"] for selector in selectors] == [
+        seen.OF_THE_DRIVER,
+        seen.NO_PARTITION.replace("==", "!="),
+    ]
 
 
 def test_claim_configuration_policy_matches_the_driver():

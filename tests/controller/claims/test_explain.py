@@ -113,6 +113,20 @@ def test_a_pod_with_allocated_claims_waits_for_none_of_them(small, ask):
     ]
 
 
+def test_a_pod_that_waits_for_mig_partitions_is_told_that_they_are_not_judged(small, ask):
+    only = 'device.attributes["pyvgpu.io"].?migProfile.orValue("") != ""'
+    made = make.device_class("vgpu-mig", only)
+    small[0].put(f"{make.GROUP}/deviceclasses/vgpu-mig", made)
+    asked = make.request(None, None, deviceClassName="vgpu-mig")
+    small[0].put(POD, WAITS)
+    small[0].put(f"{CLAIMS}/p-gpu-1", make.claim("p-gpu-1", asked))
+    assert ask()[1].splitlines() == [
+        "team/p waits for MIG partitions",
+        "  claim gpu: p-gpu-1 waits for devices",
+        "  claim gpu: not judged here: request vgpu is for MIG partitions",
+    ]
+
+
 def test_whole_devices_requested_by_a_limit_are_explained(small, ask):
     pod = make.pod("p")
     pod["spec"]["containers"] = [gpu.asking("main", {"pyvgpu.io/device": "1"})]

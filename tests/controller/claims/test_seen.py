@@ -88,8 +88,38 @@ def test_admin_access_holds_nothing():
     assert held(claim) == {}
 
 
+PARTITION = {
+    **make.device(0, "9984Mi"),
+    "name": "gpu-0-1g-10gb-6",
+    "attributes": {
+        "uuid": {"string": "GPU-0"},
+        "migProfile": {"string": "1g.10gb"},
+        "migStart": {"int": 6},
+    },
+}
+PARTITION["capacity"] = {**PARTITION["capacity"], "vcore": {"value": "12"}}
+
+
+def test_mig_partitions_are_no_devices_but_have_holders():
+    counters = {**make.slice_of("n"), "spec": {**make.slice_of("n")["spec"], "devices": None}}
+    listed = [make.slice_of("n", make.device(1)), make.slice_of("n/mig", PARTITION), counters]
+    listed[1]["spec"]["nodeName"] = "n"
+    found = seen.slices(listed)
+    (node,) = seen.nodes(found).values()
+    assert [device.uuid for device in node.devices] == ["GPU-1"]
+    claim = make.got(make.claim("a"), "p", ("n/mig", 0, None, None))
+    claim["status"]["allocation"]["devices"]["results"][0]["device"] = "gpu-0-1g-10gb-6"
+    (tenant,) = seen.tenants(found, [claim])
+    (holding,) = tenant.held
+    assert (tenant.node, holding.share) == (
+        "n",
+        datatypes.NodeShare("GPU-0", 12, 9984 << 20, "1g.10gb@6"),
+    )
+
+
 CLASSES = {
-    "vgpu": make.device_class("vgpu"),
+    "vgpu": make.device_class("vgpu", seen.OF_THE_DRIVER, seen.NO_PARTITION),
+    "vgpu-mig": make.device_class("vgpu-mig", seen.NO_PARTITION.replace("==", "!=")),
     "vgpu-h100": make.device_class("vgpu-h100", 'device.driver == "pyvgpu.io" && true'),
     "other": make.device_class("other", 'device.driver == "gpu.example"'),
 }
@@ -130,6 +160,15 @@ def test_unjudged_conditions_are_quoted():
     assert other == seen.ClaimRequest(
         (), ("request vgpu is for devices of another driver (other)",)
     )
+
+
+def test_requests_of_mig_partitions_are_not_judged():
+    own = 'device.attributes["pyvgpu.io"].migProfile == "1g.10gb"'
+    selectors = [{"cel": {"expression": own}}]
+    for more in ({"deviceClassName": "vgpu-mig"}, {"selectors": selectors}):
+        assert wanted(make.request(None, None, **more)) == seen.ClaimRequest(
+            (), ("request vgpu is for MIG partitions",), partitions=True
+        )
 
 
 def test_the_first_alternative_is_explained_and_admin_access_is_ignored():

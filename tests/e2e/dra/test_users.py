@@ -314,6 +314,7 @@ def test_namespace_limits_each_claim(space):
         ([make.request(10, "1Gi", deviceClassName="vgpu-h100", count=11)], "110 vcore in all"),
         ([make.request("500m", "1Gi")], "must be whole numbers"),
         ([{"name": "r", "exactly": every()}], "allocationMode All: in namespace"),
+        ([make.request(1, "1Gi", deviceClassName="vgpu-mig")], "a MIG partition has at least"),
     ):
         assert why in webhooks.refused(create, *refused)
     # The limit applies to the webhook's own claim templates, too, and to dry runs.

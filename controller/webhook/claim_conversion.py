@@ -74,8 +74,9 @@ def rewrite(draft: drafts.Draft, asked: pod_request.PodRequest, unit: int) -> Re
     wish, choice = _wish_of(annotations), device_selector.read(annotations)
     if choice.selector.mig:
         raise errors.UsageError(
-            f"{names.MIG_ANNOTATION} or {names.ISOLATION_ANNOTATION} hardware: MIG instances are "
-            "not created for claims; valid would be a namespace without --claims"
+            f"{names.MIG_ANNOTATION} or {names.ISOLATION_ANNOTATION} hardware: is not converted "
+            f"to a claim; valid would be a claim of the DeviceClass {claim_templates.MIG_CLASS} "
+            "in the pod, or a namespace without --claims"
         )
     if choice.selector.mps:
         raise errors.UsageError(

@@ -496,9 +496,9 @@ def test_claims_give_no_shares_under_mps():
     assert "claims give no devices that MPS divides" in answer.refusal
 
 
-def test_instances_are_not_made_for_claims():
+def test_annotations_are_not_converted_to_claims_of_mig_partitions():
     pod = gpu.pod(gpu.container("a", 10, 4), annotations={"pyvgpu.io/mig": "1g.10gb"})
     answer = devices.mutation(devices.Rules(claims=("team",)), lambda: (CUT,), gpu.no_claims)(
         request(pod)
     )
-    assert "MIG instances are not created for claims" in answer.refusal
+    assert "valid would be a claim of the DeviceClass vgpu-mig" in answer.refusal

@@ -113,7 +113,7 @@ def test_a_pod_with_allocated_claims_waits_for_none_of_them(small, ask):
     ]
 
 
-def test_a_pod_that_waits_for_mig_partitions_is_told_that_they_are_not_judged(small, ask):
+def test_mig_partitions_that_a_pod_waits_for_are_named_but_not_judged(small, ask):
     only = 'device.attributes["pyvgpu.io"].?migProfile.orValue("") != ""'
     made = make.device_class("vgpu-mig", only)
     small[0].put(f"{make.GROUP}/deviceclasses/vgpu-mig", made)

@@ -80,6 +80,10 @@ def test_requests_of_a_claim_are_summed(requests, amount):
             make.request(30, "1Gi", allocationMode="All"),
             "request vgpu: allocationMode All: in a namespace",
         ),
+        (
+            make.request(30, "1Gi", deviceClassName="vgpu-mig"),
+            "request vgpu: deviceClassName vgpu-mig: a MIG partition has at least",
+        ),
         (make.request("500m", "1Gi"), "request vgpu: capacity vcore '500m': must be a whole"),
         (make.request("9" * 5000, "1Gi"), "capacity vcore '9{40}': must be a whole number"),
         (make.request(30, "0.5Gi"), "capacity vmemory '0.5Gi': must be a whole number"),

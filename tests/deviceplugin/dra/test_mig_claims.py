@@ -12,6 +12,7 @@ import simulated_node
 from claiming_kubelet import RefusedError, claim
 
 from pyvgpu.allocator import mig_placement
+from pyvgpu.deviceplugin.containers import mig_instances
 from pyvgpu.deviceplugin.dra import mig_partitions
 from pyvgpu.simulation import mig, simulator
 
@@ -147,6 +148,21 @@ def test_claim_survives_killed_agents_and_a_lost_checkpoint(node, cluster, claim
     start()
     assert claiming.unprepare(one) == {"u1": ""}
     node.until(lambda: instances(node) == set())
+
+
+def test_claim_of_an_agent_that_was_killed_before_it_created_the_instance(
+    node, cluster, claiming, start
+):
+    agent = start()
+    node.until(lambda: devices(cluster))
+    one = allocate(node, cluster, "u1", "1g.10gb@6")
+    (given,) = claiming.prepare(one)["u1"]
+    node_process.ended(agent, signal.SIGKILL)
+    (node.state / mig_instances.FILE).unlink()  # as after the checkpoint, before the record
+    (node.machine.folder / mig.FILE).write_text("gpu 0\n")
+    start()
+    assert claiming.prepare(one)["u1"] == [given]
+    assert {profile for profile, _ in instances(node)} == {"1g.10gb"}
 
 
 def test_overlapping_allocation_is_refused_when_it_is_prepared(node, cluster, claiming, start):

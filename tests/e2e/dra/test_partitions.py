@@ -68,7 +68,7 @@ def test_claims_get_partitions_that_fit_together(space, divided):
         divided.stop(signal.SIGKILL)
         for name in "ab":
             space.server.call("DELETE", space.path("pods", name), body=NOW)
-        claimed.become(divided, *OPTIONS)
+        divided.begin(*OPTIONS)
         until_runs(space, "c")
         assert rig.phase(space.read("pods", "d")) == "Pending", "no class but vgpu-mig has them"
         divided.wait(lambda: instances(divided) == ["4g.40gb"])

@@ -292,8 +292,11 @@ DRA: tuple[Row, ...] = (
     ),
     (names.DRA_NUMA, "attribute", "its NUMA node"),
     (names.DRA_PCIE_ROOT, "attribute", "its PCIe root, under the name common to all drivers"),
+    (names.DRA_MIG_PROFILE, "attribute", "the MIG profile of a partition, such as 1g.10gb"),
+    (names.DRA_MIG_START, "attribute", "the first memory slice of a partition"),
     (names.DRA_UNHEALTHY_TAINT, "taint", "the device is unhealthy and gets no new claims"),
     (names.DRA_CORDONED_TAINT, "taint", "an administrator cordoned it: it gets no new claims"),
+    (names.DRA_OCCUPIED_TAINT, "taint", "another MIG instance is at the place of the partition"),
     (f"{names.DOMAIN}/v1alpha1", "apiVersion", "of a `VGPUConfig`, the parameters of a claim"),
 )
 

@@ -46,7 +46,7 @@ def of(node: datatypes.NodeDevices) -> tuple[FreeCapacity, ...]:
 def _free(
     devices: Sequence[datatypes.NodeDevice], held: Iterable[datatypes.Holding]
 ) -> list[tuple[int, int, int]]:
-    """Return of each device the vcore and the bytes beside *held*, and the number of its shares."""
+    """Return the vcore and bytes of each device beside *held*, and the number of its shares."""
     used: dict[str, list[int]] = {device.uuid: [0, 0, 0] for device in devices}
     whole: set[str] = set()
     for holding in held:

@@ -160,7 +160,7 @@ void others_see(struct others *others, struct others_container *tenant, struct o
 {
     struct progress_point points[PROGRESS_WORDS];
     unsigned count = sort(points, lane, words, now);
-    uint64_t until = words ? before_by(now, OTHERS_WAIT_NS) : now;
+    uint64_t until = words ? before_by(now, PROGRESS_WAIT_NS) : now;
 
     for (unsigned i = 0; i < count; i++)
         take(others, tenant, lane, number, &points[i], now);

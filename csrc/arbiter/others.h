@@ -3,7 +3,7 @@
  *
  * Each process publishes points of a curve, the device time that it has had (progress.h), with a
  * delay: when it sees that its work has ended. So there is a moment up to which all points are
- * known. A process that publishes none for OTHERS_WAIT_NS is no longer waited for: what it had is
+ * known. A process that publishes none for PROGRESS_WAIT_NS is no longer waited for: what it had is
  * unknown.
  *
  * Between two points of a process, the time that it had is first assigned to where no other
@@ -16,8 +16,6 @@
 
 #include "core/progress.h"
 #include "core/region.h"
-
-#define OTHERS_WAIT_NS UINT64_C(40000000) /* longest wait for points of finished work */
 
 enum { OTHERS_SPANS = 2048 }; /* work of which it is not known yet what ran beside it */
 

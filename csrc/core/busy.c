@@ -55,6 +55,8 @@ static int64_t add_to_bin(struct busy_bin *bin, const struct busy_piece *piece, 
 {
     uint64_t given = piece->given_ns > from_ns ? piece->given_ns : from_ns;
     uint64_t joined = from_ns;
+    uint32_t taken =
+        (uint32_t) part_of(piece->taken_ns, until_ns - from_ns, piece->until_ns - piece->from_ns);
     int64_t before = bin->counted_ns;
 
     if (piece->joins && from_ns == piece->from_ns)
@@ -65,9 +67,13 @@ static int64_t add_to_bin(struct busy_bin *bin, const struct busy_piece *piece, 
     if (piece->certain)
         bin->certain |= whole_parts_between(given, until_ns);
     bin->elapsed_ns += (uint32_t) (until_ns - from_ns);
-    bin->taken_ns +=
-        (uint32_t) part_of(piece->taken_ns, until_ns - from_ns, piece->until_ns - piece->from_ns);
+    bin->taken_ns += taken;
+    bin->largest_ns = taken > bin->largest_ns ? taken : bin->largest_ns;
     bin->guessed |= piece->guessed;
+    if (until_ns == piece->until_ns)
+        bin->ends |= parts_between(until_ns - 1, until_ns);
+    if (piece->unsure)
+        bin->unsure |= parts_between(from_ns, until_ns);
     bin->counted_ns = (uint32_t) union_of(bin);
     return bin->counted_ns - before;
 }
@@ -105,6 +111,7 @@ int64_t busy_add(struct busy *busy, const struct busy_piece *piece)
         from = end;
     }
     busy->until_ns = newest;
+    busy->total_ns += grown;
     return grown;
 }
 

@@ -27,9 +27,12 @@ struct busy_bin {
     uint64_t parts;      /* something perhaps ran in it; */
     uint64_t given;      /* the device had work of this process all the time, */
     uint64_t certain;    /* and of a piece marked certain; */
-    uint64_t joined;     /* there is no gap in it between pieces */
+    uint64_t joined;     /* there is no gap in it between pieces; */
+    uint64_t ends;       /* a piece ended; */
+    uint64_t unsure;     /* what ran was charged by a guess at what others had */
     uint32_t elapsed_ns; /* sum over pieces of the time that they ran in it */
-    uint32_t taken_ns;   /* sum of the device time that they took */
+    uint32_t taken_ns;   /* sum of the device time that they took, */
+    uint32_t largest_ns; /* and the most of one of them */
     uint32_t counted_ns; /* the union's part of that */
     uint32_t rate; /* the part of the device's time that the process could have, of BUSY_WHOLE;
                       0: not known yet */
@@ -39,6 +42,7 @@ struct busy_bin {
 
 struct busy {
     uint64_t until_ns; /* the end of the last piece */
+    int64_t total_ns;  /* the union's length as pieces were added */
     struct busy_bin bins[BUSY_BINS];
 };
 
@@ -50,6 +54,7 @@ struct busy_piece {
     int certain;       /* all the time from given_ns on was this process's */
     int joins;         /* the device went on from a piece before it without a gap */
     int guessed;
+    int unsure;
 };
 
 /* Add a piece. Returns by how much the union grows, ns. Pieces of several streams are taken to have

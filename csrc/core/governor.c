@@ -342,6 +342,7 @@ int64_t governor_finish(struct governor *governor, const struct governor_piece *
         .taken_ns = taken,
         .joins = piece->joins,
         .guessed = piece->guessed,
+        .unsure = !alone && !piece->sure,
     };
     int64_t grown;
 
@@ -350,8 +351,6 @@ int64_t governor_finish(struct governor *governor, const struct governor_piece *
     busy.certain = alone || counts_as_own(governor, piece, clock);
     grown = busy_add(&governor->busy, &busy);
     grow(governor, grown);
-    progress_add(&governor->progress, piece->from_ns, piece->until_ns, taken,
-                 alone || (piece->sure && !piece->crowded));
     if (!alone)
         remember(governor, piece, taken);
     if (!piece->guessed)
@@ -537,6 +536,7 @@ void governor_settle(struct governor *governor, const struct clock_view *clock,
     uint64_t paid = load(&governor->paid_ns);
     uint64_t end_ns, least;
 
+    progress_publish(&governor->progress, &governor->busy, flight->since_ns, now);
     read_clock(governor, clock, now);
     grant(governor, clock, now);
     review_all(governor, flight->since_ns);

@@ -11,7 +11,13 @@
 #ifndef PYVGPU_CORE_PROGRESS_H
 #define PYVGPU_CORE_PROGRESS_H
 
+#include "core/busy.h"
 #include "core/region.h"
+
+/* How long the arbiter waits for points of finished work at most; and how long finished work is not
+ * published because earlier work of another stream is unfinished. */
+#define PROGRESS_WAIT_NS UINT64_C(40000000)
+#define PROGRESS_HELD_NS (PROGRESS_WAIT_NS / 2)
 
 #define PROGRESS_STEP_NS ((uint64_t) OTHERS_CELL_NS) /* the resolution of clock_file.others */
 
@@ -22,12 +28,21 @@ struct progress {
     uint64_t begin_ns; /* of the work that ends there */
     uint64_t end_ns;
     uint64_t done_ns;
+    uint64_t shown_ns;  /* work up to here is published: all bins before this one, */
+    int64_t counted_ns; /* and so much of it; */
+    int64_t total_ns;   /* all of it, of busy.total_ns */
 };
 
 /* Work that ran between these two times took *taken_ns* of device time. *sure*: that is known
  * without a guess at what others had meanwhile. */
 void progress_add(struct progress *progress, uint64_t from_ns, uint64_t until_ns, int64_t taken_ns,
                   int sure);
+
+/* Publish the work that is finished at *now*, up to *since_ns*: unfinished work may have run from
+ * then on. Pieces of several streams end in any order, so they are not published one by one. What
+ * ran before the last point, and ended after it, is added to the next one. */
+void progress_publish(struct progress *progress, const struct busy *busy, uint64_t since_ns,
+                      uint64_t now);
 
 struct progress_point {
     uint64_t at_ns; /* 0: there is none */

@@ -1157,14 +1157,17 @@ static void test_finished_work_is_published(void)
     governor.progress.words = words;
     read_clock(start, row_start);
     governor_finish(&governor, &piece, &view, piece.until_ns);
+    settle(piece.until_ns);
     point = progress_point(words[governor.progress.at], piece.until_ns);
     CHECK("its end", point.at_ns + 2 * WORK_UNIT_NS > piece.until_ns && !point.begins);
     CHECK_EQUAL("what it took", point.done, 4 * MS / WORK_UNIT_NS);
     CHECK("for sure", point.sure);
     piece.from_ns = piece.until_ns;
-    piece.until_ns += (uint64_t) MS;
+    piece.until_ns += 4 * (uint64_t) MS;
     piece.crowded = 1;
     governor_finish(&governor, &piece, &view, piece.until_ns);
+    governor_finish(&governor, &piece, &view, piece.until_ns);
+    settle(piece.until_ns);
     CHECK("not what several streams took",
           !progress_point(words[governor.progress.at], piece.until_ns).sure);
 }

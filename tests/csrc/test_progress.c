@@ -118,6 +118,110 @@ static void test_without_words_there_are_no_points(void)
     CHECK_EQUAL("nothing", count(), 0);
 }
 
+static struct busy busy;
+
+static void begin_bins(void)
+{
+    begin();
+    busy = (struct busy) {0};
+    progress.shown_ns = START;
+}
+
+static void finish(uint64_t from_ns, uint64_t until_ns, uint64_t taken_ns)
+{
+    busy_add(&busy, &(struct busy_piece) {.from_ns = START + from_ns,
+                                          .until_ns = START + until_ns,
+                                          .given_ns = START + from_ns,
+                                          .taken_ns = (int64_t) taken_ns});
+}
+
+static void publish(uint64_t since_ns, uint64_t now)
+{
+    progress_publish(&progress, &busy, START + since_ns, START + now);
+}
+
+static unsigned begins(void)
+{
+    unsigned found = 0;
+
+    for (unsigned i = 0; i < PROGRESS_WORDS; i++)
+        found += words[i] && progress_point(words[i], START + 100 * MS).begins;
+    return found;
+}
+
+/* A part of a bin is the resolution. */
+static void check_last(uint64_t at_ns, uint64_t done_ns, int sure)
+{
+    struct progress_point found = point(0, START + 100 * MS);
+    int64_t off = (int64_t) (found.at_ns - START) - (int64_t) at_ns;
+
+    CHECK("when, nearly", off < (int64_t) BUSY_PART_NS && off > -(int64_t) BUSY_PART_NS);
+    CHECK("what it had, nearly",
+          found.done * UNIT + MS / 4 > done_ns && found.done * UNIT < done_ns + MS / 4);
+    CHECK_EQUAL("sure", found.sure, sure);
+}
+
+static void test_work_is_published_after_earlier_work_of_other_streams(void)
+{
+    begin_bins();
+    finish(MS, MS + 200 * UNIT, 100 * UNIT);
+    finish(5 * MS, 5 * MS + 200 * UNIT, 100 * UNIT);
+    publish(0, 6 * MS);
+    CHECK_EQUAL("work of another stream began before and has not ended", count(), 0);
+    finish(0, 10 * MS, 8 * MS);
+    publish(10 * MS, 10 * MS);
+    CHECK_EQUAL("it was at work without a gap", begins(), 1);
+    check_last(10 * MS, 8 * MS, 1);
+    finish(12 * MS, 13 * MS, MS);
+    publish(13 * MS, 13 * MS);
+    CHECK_EQUAL("after a gap it begins again", begins(), 2);
+    check_last(13 * MS, 9 * MS, 1);
+}
+
+static void test_long_piece_is_one_span(void)
+{
+    begin_bins();
+    finish(0, 8 * MS, 4 * MS);
+    publish(8 * MS, 8 * MS);
+    CHECK_EQUAL("its begin and end: within it nothing is known", count(), 2);
+    check_last(8 * MS, 4 * MS, 1);
+    finish(8 * MS, 9 * MS, MS);
+    finish(9 * MS, 10 * MS, MS / 2);
+    publish(10 * MS, 10 * MS);
+    CHECK_EQUAL("pieces that follow have their ends", count(), 4);
+    check_last(10 * MS, 5 * MS + MS / 2, 1);
+}
+
+static void test_finished_work_is_held_back_for_some_time_only(void)
+{
+    uint64_t held = PROGRESS_HELD_NS;
+
+    begin_bins();
+    finish(MS, 2 * MS, MS);
+    publish(0, held);
+    CHECK_EQUAL("not yet", count(), 0);
+    publish(0, held + 3 * MS);
+    check_last(2 * MS, MS, 1);
+    finish(0, held + 4 * MS, 6 * MS);
+    publish(held + 4 * MS, held + 4 * MS);
+    CHECK("what ran before that point is in the next one",
+          point(0, START + 100 * MS).done * UNIT > 5 * MS + MS / 2);
+}
+
+static void test_union_of_streams_is_a_guess(void)
+{
+    begin_bins();
+    finish(0, MS, MS);
+    finish(0, MS, MS / 100);
+    publish(MS, MS);
+    check_last(MS, MS, 1);
+    finish(MS, 2 * MS, MS / 2);
+    finish(MS, 2 * MS, MS / 2);
+    publish(2 * MS, 2 * MS);
+    CHECK_EQUAL("several that may have run at the same time or not",
+                point(0, START + 100 * MS).sure, 0);
+}
+
 int main(void)
 {
     test_work_has_begin_and_end();
@@ -126,5 +230,9 @@ int main(void)
     test_time_does_not_go_back();
     test_old_and_invalid_words_are_ignored();
     test_without_words_there_are_no_points();
+    test_work_is_published_after_earlier_work_of_other_streams();
+    test_long_piece_is_one_span();
+    test_finished_work_is_held_back_for_some_time_only();
+    test_union_of_streams_is_a_guess();
     return check_end();
 }

@@ -237,35 +237,40 @@ static struct bounds bounds_of(const struct governor_piece *piece)
         piece->until_ns > piece->from_ns ? (int64_t) (piece->until_ns - piece->from_ns) : 0};
 }
 
-/* Beside others: the expected time, within the clock's present bounds. */
-static int64_t taken_beside(const struct governor *governor, const struct governor_piece *piece,
-                            struct bounds bounds, uint32_t rate)
+/* Beside others: the expected time, by what long rows have shown. */
+static int64_t expected_beside(const struct governor *governor, const struct governor_piece *piece)
 {
     uint32_t ratio = governor->ratio ? governor->ratio : CLOCK_WHOLE;
-    int64_t expected =
-        piece->guessed || piece->crowded ? piece->expected_ns : part_of(piece->expected_ns, ratio);
 
-    expected = within(expected, part_of(bounds.least, rate) - ROW_ERROR_NS,
-                      part_of(bounds.most, rate) + ROW_ERROR_NS);
-    return within(expected, 0, bounds.most);
+    return piece->guessed || piece->crowded ? piece->expected_ns
+                                            : part_of(piece->expected_ns, ratio);
 }
 
-/* Pieces whose launches take very different times are expected to take the mean of those. What the
- * bounds of the short ones leave of it is charged to the long ones. */
+/* Within the clock's present bounds. */
+static int64_t within_rate(int64_t expected_ns, struct bounds bounds, uint32_t rate)
+{
+    expected_ns = within(expected_ns, part_of(bounds.least, rate) - ROW_ERROR_NS,
+                         part_of(bounds.most, rate) + ROW_ERROR_NS);
+    return within(expected_ns, 0, bounds.most);
+}
+
+/* Launches of a shape may take different times, and are expected to take the mean of those. What
+ * the bounds of short ones leave of it is charged to long ones. */
 static int64_t taken_of(struct governor *governor, const struct governor_piece *piece,
                         const struct clock_view *clock, int alone, uint64_t now)
 {
     struct bounds bounds = bounds_of(piece);
-    struct governor_piece due = *piece;
+    int carries = piece->mixed || (!alone && !piece->guessed && !piece->crowded);
+    int64_t expected = alone ? piece->expected_ns : expected_beside(governor, piece);
     int64_t taken;
 
-    if (piece->mixed)
-        due.expected_ns += governor->carried_ns;
-    taken = alone ? within(due.expected_ns, bounds.least, bounds.most)
-                  : taken_beside(governor, &due, bounds,
-                                 clock_rate(clock, piece->from_ns, piece->until_ns, now));
-    if (piece->mixed)
-        governor->carried_ns = within(due.expected_ns - taken, -CARRIED_NS, CARRIED_NS);
+    if (carries)
+        expected += governor->carried_ns;
+    taken = alone ? within(expected, bounds.least, bounds.most)
+                  : within_rate(expected, bounds,
+                                clock_rate(clock, piece->from_ns, piece->until_ns, now));
+    if (carries)
+        governor->carried_ns = within(expected - taken, -CARRIED_NS, CARRIED_NS);
     return taken;
 }
 

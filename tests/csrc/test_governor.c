@@ -744,6 +744,7 @@ static int64_t taken_beside(struct governor_piece piece)
     piece.given_ns += row_start;
     piece.until_ns += row_start;
     piece.expected_ns = 8 * MS;
+    governor.carried_ns = 0;
     return taken(piece);
 }
 
@@ -1141,6 +1142,26 @@ static void test_guess_at_little_that_others_had_counts_if_the_clock_agrees(void
           is_near(charge_beside(much, OTHERS_UNSURE, 0), all - 5 * MS, MS / 2));
     CHECK("nor does it count if the clock says more",
           is_near(charge_beside(little, OTHERS_UNSURE, 1), all / 2 - 5 * MS, MS / 2));
+}
+
+/* One shape, whose launches take 0.2 or 1.8 ms, in pieces of one launch each. */
+static void test_pieces_are_charged_the_mean_of_their_shape_on_average(void)
+{
+    int64_t charged = 0;
+    uint64_t from = row_start;
+
+    begin_rows();
+    read_clock(start, row_start);
+    for (int i = 0; i < 40; i++) {
+        uint64_t ns = (uint64_t) (i % 2 ? 9 : 1) * (uint64_t) MS / 5;
+        struct governor_piece piece = {
+            .from_ns = from, .given_ns = from, .until_ns = from + ns, .expected_ns = MS};
+
+        charged += governor_finish(&governor, &piece, &view, piece.until_ns);
+        from = piece.until_ns;
+    }
+    CHECK("short ones can only have taken their time, and long ones take the rest",
+          is_near(charged, 40 * MS, MS));
 }
 
 static void test_finished_work_is_published(void)
@@ -1645,6 +1666,7 @@ int main(void)
         test_time_beyond_the_clock_is_not_corrected,
         test_known_time_of_others_overrides_the_clock,
         test_guess_at_little_that_others_had_counts_if_the_clock_agrees,
+        test_pieces_are_charged_the_mean_of_their_shape_on_average,
         test_finished_work_is_published,
         test_review_waits_for_work_in_flight,
         test_piece_is_compared_once_the_clock_covers_it,

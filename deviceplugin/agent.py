@@ -227,6 +227,7 @@ class Agent:
                     trouble,
                 ),
                 claims.sockets if claims else None,
+                policy.waiting if policy else dict,
             )
             if settings.startup_taint:
                 self._add_taint(own, settings.startup_taint, inside)
@@ -329,7 +330,7 @@ class Agent:
         known.changed.add(suspending.changed)
         self._components.add("suspender", suspending.run, suspending.stop)
         if policy is not None:
-            policy.follow = suspending.changed
+            policy.changed.add(suspending.changed)
             self._components.add("oversubscriber", policy.run, policy.stop)
 
     def _oversubscriber(
@@ -360,9 +361,7 @@ class Agent:
             self._settings.run / pod_oversubscriber.TENANTS,
             self._settings.unit,
         )
-        policy = pod_oversubscriber.PodOversubscriber(node, configured, self._meter.oversubscribed)
-        self._meter.waiting_pods = policy.waiting
-        return policy
+        return pod_oversubscriber.PodOversubscriber(node, configured, self._meter.oversubscribed)
 
     def _written(self, what: str, event: events.GrantEvent) -> None:
         self._meter.reported(what, event)

@@ -16,7 +16,7 @@ from pyvgpu.http import endpoints, http_messages
 from pyvgpu.status import site
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from pyvgpu.deviceplugin.agent_settings import AgentSettings
     from pyvgpu.deviceplugin.components import Components
@@ -46,6 +46,8 @@ class Inside:
     recent: Recent
     unplaced: Callable[[], str]  # why no pod can be placed here yet
     sockets: dra_server.Sockets | None = None  # on which kubelet asks about claims
+    # How many pods wait for room on each oversubscribed device, by UUID.
+    waiting_pods: Callable[[], Mapping[str, int]] = dict
 
     def alive(self) -> str:
         """Return the liveness problem: a stuck collector, which takes every lock of the agent."""
@@ -85,6 +87,7 @@ def showing(
         other_plugin=lambda: inside.devices.other_plugin,
         waiting=lambda: inside.grant_manager.waiting,
         driver_limit=inside.devices.limits.of,
+        waiting_pods=inside.waiting_pods,
     )
 
     def looked() -> None:

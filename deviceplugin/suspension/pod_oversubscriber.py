@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from pyvgpu import errors, names, oversubscription, quantity, region
 from pyvgpu.allocator import suspensions
 from pyvgpu.deviceplugin.grants import placement
+from pyvgpu.deviceplugin.subscribers import Subscribers
 from pyvgpu.deviceplugin.suspension import pod_tenants
 from pyvgpu.machine import tenant_record
 from pyvgpu.oversubscription import Action, State
@@ -74,12 +75,12 @@ class PodOversubscriber:
         self._clock = clock
         self._lock = threading.RLock()
         self._records: dict[str, TenantRecord] = {}  # by the pod's uid
-        self._wishes: dict[str, bool] = {}  # that it is suspended, likewise
+        self._decided: dict[str, bool] = {}  # that it is suspended, likewise
         self._asked: dict[str, float] = {}  # when it last asked to go on, likewise
         self._adopted = False
-        self._changed = threading.Event()
+        self._due = threading.Event()
         self._stopped = threading.Event()
-        self.follow: Callable[[str], None] = lambda _: None  # called after a wish has changed
+        self.changed: Subscribers[[str]] = Subscribers()  # a pod is to be suspended, or resumed
 
     # --- the grant manager ----------------------------------------------------------------------
 
@@ -112,7 +113,7 @@ class PodOversubscriber:
                 self._ask(pod)
             if self._start_if_next(owner.uid, there):
                 return
-        self._changed.set()
+        self._due.set()
         needs = " and ".join(self._need(pod, device) for device in there)
         raise placement.WaitsError(
             f"there is no room for it now: it needs {needs}; the agent suspends idle pods to make "
@@ -156,10 +157,10 @@ class PodOversubscriber:
         """Return whether the pod is to be suspended, or to stay so, unless its user wants it."""
         with self._lock:
             self._adopt()
-            if uid not in self._wishes:
+            if uid not in self._decided:
                 pod = self._observed().get(uid)
-                self._wishes[uid] = pod is not None and _is_in_policys_hands(pod)
-            return self._wishes[uid]
+                self._decided[uid] = pod is not None and _is_in_policys_hands(pod)
+            return self._decided[uid]
 
     def oversubscribes(self, own: Sequence[Grant]) -> bool:
         """Return whether all devices of a pod's grants are oversubscribed."""
@@ -179,13 +180,13 @@ class PodOversubscriber:
                 after = record.arrived(now)
                 if error:
                     after = record.stayed(now, REFUSED_SECONDS, error)
-                    self._wishes[uid] = action is not Action.SUSPEND
+                    self._decided[uid] = action is not Action.SUSPEND
                 self._write(uid, after)
             elif not error and (by_user or action is Action.RESUME):
                 pod = self._observed().get(uid)
                 suspends = action is Action.SUSPEND
                 released = suspends and pod is not None and not pod.keeps_reservation
-                self._wishes[uid] = released
+                self._decided[uid] = released
                 self._write(
                     uid,
                     dataclasses.replace(
@@ -195,21 +196,21 @@ class PodOversubscriber:
                         suspended_at=now if suspends else record.suspended_at,
                     ),
                 )
-        self._changed.set()
+        self._due.set()
 
     # --- the component --------------------------------------------------------------------------
 
     def stop(self) -> None:
         """Let :meth:`run` end soon."""
         self._stopped.set()
-        self._changed.set()
+        self._due.set()
 
     def run(self) -> None:
         """Decide again and again."""
         period = min(_MOST_PERIOD_SECONDS, self._rules.idle_seconds / 4)
         while not self._stopped.is_set():
-            self._changed.wait(period)
-            self._changed.clear()
+            self._due.wait(period)
+            self._due.clear()
             if self._stopped.is_set():
                 return
             try:
@@ -236,7 +237,7 @@ class PodOversubscriber:
                     pods = self._observed()
             self._renew(pods)
         for uid in begun:
-            self.follow(uid)
+            self.changed(uid)
 
     def waiting(self) -> dict[str, int]:
         """Return how many pods wait for room on each oversubscribed device, by UUID."""
@@ -258,7 +259,7 @@ class PodOversubscriber:
             devices = self._oversubscribed()
             self._start_if_next(pod.uid, [devices[x] for x in pod.uuids if x in devices])
             return False
-        self._wishes[move.key] = not resumes
+        self._decided[move.key] = not resumes
         self._write(move.key, record.moved(now, resumed=resumes))
         return True
 
@@ -391,7 +392,7 @@ class PodOversubscriber:
         for uid in self._records.keys() - pods.keys():
             del self._records[uid]
             self._path(uid).unlink(missing_ok=True)
-        for known in (self._wishes, self._asked):
+        for known in (self._decided, self._asked):
             for uid in known.keys() - pods.keys():
                 del known[uid]
 

@@ -398,7 +398,6 @@ class AgentMeter(exposition.Exposition):
         super().__init__()
         self._sources: MetricSources | None = None
         self._moved: dict[str, Moved] = {}  # by grant
-        self.waiting_pods: Callable[[], Mapping[str, int]] = dict  # by device
         self._calls = self.histogram(
             "pyvgpu_kubelet_call_seconds",
             "Duration of kubelet's calls: allocate, start, prepare or unprepare; done, "
@@ -452,9 +451,7 @@ class AgentMeter(exposition.Exposition):
 
     def show(self, sources: MetricSources) -> None:
         """Show the metrics of *sources*, too."""
-        self._sources = dataclasses.replace(
-            sources, moved=self._moved.get, waiting_pods=self.waiting_pods
-        )
+        self._sources = dataclasses.replace(sources, moved=self._moved.get)
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""

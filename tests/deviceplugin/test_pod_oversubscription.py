@@ -1,6 +1,5 @@
 """Pods whose reservations exceed a device: idle ones are suspended, and no neighbour fails."""
 
-import re
 import shutil
 
 import judge
@@ -58,9 +57,7 @@ def test_idle_pods_make_room_and_continue_with_every_byte(room):
 
 def moves(room, action):
     """Return how many moves of a kind the policy has begun."""
-    _, text = room.node.ask("/metrics")
-    pattern = rf'^pyvgpu_oversubscription_moves_total{{.*action="{action}".*}} (\S+)$'
-    return sum(map(float, re.findall(pattern, text, re.MULTILINE)))
+    return sum(room.metrics("pyvgpu_oversubscription_moves_total", f'action="{action}"'))
 
 
 def test_pods_that_work_are_left_alone_and_the_newcomer_waits(room):
@@ -82,9 +79,7 @@ def test_pods_that_work_are_left_alone_and_the_newcomer_waits(room):
 
 def waiting_pods(room):
     """Return how many pods wait for room."""
-    _, text = room.node.ask("/metrics")
-    found = re.findall(r"^pyvgpu_device_waiting_pods{.*} (\S+)$", text, re.MULTILINE)
-    return sum(map(float, found))
+    return sum(room.metrics("pyvgpu_device_waiting_pods"))
 
 
 def test_agent_killed_after_it_suspended_an_idle_pod(room):
@@ -162,6 +157,4 @@ def test_driver_without_checkpoints_offers_no_more_than_the_devices(node, cluste
         old.node.kubelet.until(lambda: len(old.node.kubelet.healthy(names.VCORE_RESOURCE)) == 200)
         said = "--oversubscribe 2 has no effect: driver 999.1 (CUDA 12.4) cannot suspend processes"
         assert said in node.log.read_text()
-        _, text = node.ask("/metrics")
-        ratios = re.findall(r"^pyvgpu_device_reservable_ratio{.*} (\S+)$", text, re.MULTILINE)
-        assert list(map(float, ratios)) == [1, 1]
+        assert old.metrics("pyvgpu_device_reservable_ratio") == [1, 1]

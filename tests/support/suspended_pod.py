@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -109,6 +110,12 @@ class Room:
 
         waiting.wait_until(start, found=self.node.log.read_text)
         return found[0]
+
+    def metrics(self, name: str, labels: str = "") -> list[float]:
+        """Return the values of the agent's metric *name* with *labels*, a regular expression."""
+        _, text = self.node.ask("/metrics")
+        found = re.findall(rf"^{name}{{.*{labels}.*}} (\S+)$", text, re.MULTILINE)
+        return [float(value) for value in found]
 
     def quotas(self) -> list[region.Suspension]:
         """Return what the quotas of all grants say."""

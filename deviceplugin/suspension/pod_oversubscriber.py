@@ -141,14 +141,19 @@ class PodOversubscriber:
 
     def _start_if_next(self, uid: str, there: Sequence[datatypes.NodeDevice]) -> bool:
         """Let a new pod start if it is its turn on each of its devices."""
-        if not self._records[uid].is_new or not all(self._next_is(uid, x) for x in there):
+        if not self._records[uid].is_new:
+            return False
+        pods = tuple(self._observed().values())
+        if not all(self._next_is(uid, device, pods) for device in there):
             return False
         record = dataclasses.replace(self._records[uid], is_new=False, since=self._clock())
         self._write(uid, record)
         return True
 
-    def _next_is(self, uid: str, device: datatypes.NodeDevice) -> bool:
-        move = self._decide(device, tuple(self._observed().values()))
+    def _next_is(
+        self, uid: str, device: datatypes.NodeDevice, pods: Sequence[ObservedPod]
+    ) -> bool:
+        move = self._decide(device, pods)
         return move is not None and (move.action, move.key) == (Action.RESUME, uid)
 
     # --- the pod suspender ----------------------------------------------------------------------

@@ -30,7 +30,7 @@
  * to another, for a time that is not reported anywhere. */
 #define ROW_ERROR_PART 8
 
-/* The most that is carried from pieces of mixed length to later ones. */
+/* The most that is carried from pieces to later ones. */
 #define CARRIED_NS (20 * MILLISECOND)
 
 /* Amount of work over which the overlap of streams is averaged. */

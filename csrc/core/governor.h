@@ -87,7 +87,7 @@ struct governor {
     int64_t beside_ns;      /* and over all but the one that ends last */
     uint32_t overlap;       /* the streams' union relative to that sum, of CLOCK_WHOLE; 0: all */
     int64_t apart_ns, together_ns; /* recently: the sum, and the union */
-    int64_t carried_ns; /* what pieces of mixed length were expected to take, and have not taken */
+    int64_t carried_ns; /* what pieces of known cost were expected to take, and have not taken */
     uint32_t ratio; /* time that work takes beside others / expected time, of CLOCK_WHOLE; 0: 1 */
     uint64_t crowded_ns; /* when several streams last had work at the same time */
     int64_t doubt_ns;    /* for so long rows were too short to confirm the ratio */

@@ -6,7 +6,6 @@ Their blocks have the mark `<!-- one machine -->`. `sudo` is a stub, `pyvgpu run
 
 import os
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -73,16 +72,9 @@ def follow(tmp_path):
 
     def run(*scripts):
         apart = ("unshare", "--mount", "--propagation", "private", "bash", "-euc")
-        done = subprocess.run(
-            [*apart, APART + "\n".join(scripts), "bash", *map(str, (ROOT, sys.prefix, tmp_path))],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, f"{scripts}\n{done.stdout}{done.stderr}"
-        return done.stdout
+        values = map(str, (ROOT, sys.prefix, tmp_path))
+        command = (*apart, APART + "\n".join(scripts), "bash", *values)
+        return documented.output_of(command, folder, environment)
 
     return run
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
 ROOT = Path(__file__).parents[2]
@@ -67,12 +67,14 @@ eval "$({program} "$@" --helm) --values {shlex.quote(str(values))}"
     )
     script.chmod(0o755)
     path = f"{own}:{program.parent}:{os.environ['PATH']}"
+    bash = ("bash", "-euxo", "pipefail", "-c", step)
+    return output_of(bash, folder, {**os.environ, "PATH": path})
+
+
+def output_of(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> str:
+    """Run a command in *folder*, which must succeed; return its output."""
     done = subprocess.run(
-        ["bash", "-euxo", "pipefail", "-c", step],
-        cwd=folder,
-        env={**os.environ, "PATH": path},
-        capture_output=True,
-        text=True,
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, f"{step}\n{done.stdout}{done.stderr}"
+    assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout}{done.stderr}"
     return done.stdout

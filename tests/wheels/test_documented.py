@@ -35,16 +35,7 @@ def follow(tmp_path):
     environment = {**kept, "HOME": str(home), "PATH": path}
 
     def run(step, folder):
-        done = subprocess.run(
-            ["bash", "-euc", step],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, f"{step}\n{done.stdout}{done.stderr}"
-        return done.stdout
+        return documented.output_of(("bash", "-euc", step), folder, environment)
 
     run.home = home
     return run

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lending.c -- serves backlogs and lends unused shares; see lending.h. */
+/* lending.c -- serves the backlogs of a device; see lending.h. loans.c lends unused shares. */
 #include "arbiter/lending.h"
+#include "arbiter/loans.h"
 #include "arbiter/moments.h"
 #include "core/number.h"
 
@@ -8,8 +9,6 @@
 #include <string.h>
 
 #define LONGEST_NS    UINT64_C(10000000000) /* longest backlog that is believed; more is cut */
-#define IDLE_NS       UINT64_C(10000000)    /* time without work after which a share can be lent */
-#define WANT_NS       UINT64_C(100000000)   /* for so long a container that waited wants more */
 #define RECENT_NS     UINT64_C(50000000)    /* over which `used` is averaged */
 #define POINT_NS      UINT64_C(100000)      /* least distance of points of a clock */
 #define STEPS         16                    /* of a tick */
@@ -313,19 +312,15 @@ static void serve_tick(struct tick *tick)
     }
 }
 
-static int is_recent(uint64_t then, uint64_t now, uint64_t period)
-{
-    return then && now - then < period;
-}
-
 int lending_is_active(const struct lending_container *tenant, uint64_t now)
 {
-    return is_recent(tenant->active_ns, now, WANT_NS) || is_recent(tenant->waited_ns, now, WANT_NS);
+    return loans_is_recent(tenant->active_ns, now, LOANS_WANT_NS) ||
+           loans_is_recent(tenant->waited_ns, now, LOANS_WANT_NS);
 }
 
 static void mark_active(struct lending_container *tenant, uint64_t now)
 {
-    if (!is_recent(tenant->active_ns, now, IDLE_NS))
+    if (!loans_is_recent(tenant->active_ns, now, LOANS_IDLE_NS))
         tenant->woken_ns = now;
     tenant->active_ns = now;
 }
@@ -438,97 +433,6 @@ static void move_clock(struct lending_container *tenant, const struct tick *tick
     tenant->share_ns = tenant->points[tenant->point_count - 1].share_ns;
 }
 
-/* A container that waits has too little. One that no longer waits may owe that to the lent time, as
- * long as it uses more than its share. */
-static int wants_more(const struct lending_container *tenant, uint64_t now)
-{
-    if (tenant->limit <= tenant->own)
-        return 0;
-    return is_recent(tenant->waited_ns, now, WANT_NS) ||
-           (is_recent(tenant->active_ns, now, WANT_NS) && tenant->used > tenant->own);
-}
-
-/* The part of its share that is kept for a container. All of it from the tick on in which it has
- * work again; some of it can be lent only if it used less for a while and never waited. */
-static uint32_t claim_of(const struct lending_container *tenant, uint64_t now)
-{
-    if (!is_recent(tenant->active_ns, now, IDLE_NS) && !is_recent(tenant->waited_ns, now, IDLE_NS))
-        return 0;
-    if (is_recent(tenant->waited_ns, now, WANT_NS) || is_recent(tenant->woken_ns, now, WANT_NS))
-        return tenant->own;
-    return (uint32_t) least(tenant->own, tenant->used + tenant->used / 4 + CLOCK_WHOLE / 50);
-}
-
-/* The most that a container may be lent, for each CLOCK_WHOLE of its share. */
-static uint64_t most_for(const struct lending_container *tenant, uint64_t now)
-{
-    if (!tenant->own || !wants_more(tenant, now))
-        return 0;
-    return (uint64_t) (tenant->limit - tenant->own) * CLOCK_WHOLE / tenant->own;
-}
-
-/* Divide *spare* among the containers of a *priority* in proportion to their shares. What exceeds a
- * container's limit goes to the others. */
-static uint32_t divide(struct lending_container *const *tenants, unsigned count,
-                       enum lending_priority priority, uint64_t now, uint64_t spare)
-{
-    uint64_t lent = 0;
-
-    for (;;) {
-        uint64_t next = UINT32_MAX; /* at which the next container reaches its limit */
-        uint64_t sharing = 0;
-
-        for (unsigned i = 0; i < count; i++) {
-            uint64_t most = tenants[i]->priority == priority ? most_for(tenants[i], now) : 0;
-
-            if (most > lent) {
-                next = least(next, most);
-                sharing += tenants[i]->own;
-            }
-        }
-        if (!sharing || spare * CLOCK_WHOLE / sharing < next - lent)
-            return (uint32_t) (sharing ? lent + spare * CLOCK_WHOLE / sharing : lent);
-        spare -= (next - lent) * sharing / CLOCK_WHOLE;
-        lent = next;
-    }
-}
-
-/* The time that cannot be lent to containers of a *priority* because of this one. */
-static uint64_t kept_for(const struct lending_container *tenant, enum lending_priority priority,
-                         uint64_t now)
-{
-    if (tenant->priority == LENDING_LOW && priority > LENDING_LOW)
-        return 0;
-    if (!wants_more(tenant, now))
-        return claim_of(tenant, now);
-    if (tenant->priority <= priority)
-        return tenant->own;
-    return least(tenant->limit, tenant->own + (uint64_t) tenant->own * tenant->lent / CLOCK_WHOLE);
-}
-
-/* Lend unused time, to containers of the highest priority first. Returns the most that any is
- * lent. */
-static uint32_t lend(struct lending_container *const *tenants, unsigned count, uint64_t now)
-{
-    uint32_t most = 0;
-
-    for (int priority = LENDING_HIGH; priority >= LENDING_LOW; priority--) {
-        uint64_t kept = 0;
-        uint32_t lent;
-
-        for (unsigned i = 0; i < count; i++)
-            kept += kept_for(tenants[i], (enum lending_priority) priority, now);
-        lent = kept < CLOCK_WHOLE ? divide(tenants, count, (enum lending_priority) priority, now,
-                                           CLOCK_WHOLE - kept)
-                                  : 0;
-        for (unsigned i = 0; i < count; i++)
-            if (tenants[i]->priority == (enum lending_priority) priority)
-                tenants[i]->lent = lent;
-        most = lent > most ? lent : most;
-    }
-    return most;
-}
-
 /* Look back beyond the last tick: processes notice late when their work ended, so their words now
  * say more about that time than they did then. */
 static void note_alone(const struct lending *lending, struct lending_container *const *tenants,
@@ -607,5 +511,5 @@ void lending_tick(struct lending *lending, struct lending_container *const *tena
     lending->now_ns = now;
     lending->busy = tick.busy;
     lending->tenants = count;
-    lending->lent = lend(tenants, count, now);
+    lending->lent = loans_make(tenants, count, now);
 }

@@ -35,7 +35,7 @@ static void change_count(struct shard *shard, int change)
 
 /* The holder may be off the CPU. So sleep now and then: a real-time thread that only yields does
  * not let a holder of lower priority run. */
-static void wait_for(struct shard *shard)
+static OUT_OF_LINE void wait_for(struct shard *shard)
 {
     for (unsigned tries = 1; __atomic_exchange_n(&shard->locked, 1, __ATOMIC_ACQUIRE); tries++)
         if (tries % 64)

@@ -70,6 +70,7 @@ static int64_t add_to_bin(struct busy_bin *bin, const struct busy_piece *piece, 
     bin->taken_ns += taken;
     bin->largest_ns = taken > bin->largest_ns ? taken : bin->largest_ns;
     bin->guessed |= piece->guessed;
+    bin->mixed |= piece->mixed;
     if (until_ns == piece->until_ns)
         bin->ends |= parts_between(until_ns - 1, until_ns);
     if (piece->unsure)

@@ -37,7 +37,8 @@ struct busy_bin {
     uint32_t rate; /* the part of the device's time that the process could have, of BUSY_WHOLE;
                       0: not known yet */
     int exact;     /* that is not a guess */
-    int guessed;   /* the cost of some of it was unknown */
+    int guessed;   /* the cost of some of it was unknown, */
+    int mixed;     /* or is the mean of very different ones */
 };
 
 struct busy {
@@ -54,6 +55,7 @@ struct busy_piece {
     int certain;       /* all the time from given_ns on was this process's */
     int joins;         /* the device went on from a piece before it without a gap */
     int guessed;
+    int mixed;
     int unsure;
 };
 

@@ -13,6 +13,9 @@
 #define likely(condition)   __builtin_expect(!!(condition), 1)
 #define unlikely(condition) __builtin_expect(!!(condition), 0)
 
+/* For the rare part of a function that is called often. */
+#define OUT_OF_LINE __attribute__((noinline, cold, unused))
+
 #if defined(__x86_64__)
 #define cpu_relax() __builtin_ia32_pause()
 #else

@@ -125,7 +125,8 @@ static void note_mixed(struct cost_beside *beside, int64_t own_ns, int queued)
         return;
     beside->longer = (uint8_t) smaller(beside->longer + longer, MANY);
     beside->mixed_of = (uint32_t) smaller(beside->mixed_of + 1, MANY);
-    beside->mixed_ns = (int32_t) nearer(beside->mixed_ns, longer ? own_ns : low, beside->mixed_of);
+    beside->mixed_ns =
+        (int32_t) nearer(beside->mixed_ns, queued ? larger(own_ns, low) : low, beside->mixed_of);
     if (beside->mixed_of == MANY && beside->mixed_ns < low + SHORT_NS / 8)
         beside->longer = 0; /* there was one, or there are no more */
 }
@@ -247,7 +248,8 @@ static int64_t learn_beside(struct costs *costs, struct cost *cost,
     seen = known_beside(beside);
     if (cost->state < COST_DOUBTED)
         return seen;
-    if (sample->queued && !sample->crowded && sample->own_ns > (int64_t) cost->ns + LONG_NS)
+    if (sample->queued && !sample->crowded &&
+        (sample->own_ns ? sample->own_ns : sample->clock_ns) > (int64_t) cost->ns + LONG_NS)
         cost->state = COST_DOUBTED;
     if (!is_mixed(beside) && !is_contradicted(cost, beside, seen))
         return cost->ns;

@@ -7,6 +7,7 @@
  */
 #include "core/fd_marker.h"
 #include "core/cleanup.h"
+#include "core/compiler.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -14,13 +15,24 @@
 #include <string.h>
 #include <sys/stat.h>
 
+/* In place of a path, for files that no path opens: the kernel lists the locks of all files. The
+ * last slash makes it a path that older shims cannot open, so that they count descriptors as open.
+ */
+#define LOCK_LIST "/proc/locks/"
+
+#define LIST_READS  4
+#define LIST_BYTES  4096
+#define PATIENCE_NS UINT64_C(250000000)
+
 #define MARKER_PATHS sizeof(((struct usage_file *) 0)->fd_marker_path)
 
 #define FIRST_BYTE   (INT64_C(1) << 62)
 #define BYTES_OF_KEY 1024 /* as many descriptors of one export can be open at a time */
 
-static off_t first_byte(uint64_t key)
+/* The list of locks is that of all containers, whose keys may be the same. */
+static off_t first_byte(const struct usage_file *usage, uint64_t key)
 {
+    key ^= region_hash(usage->header.region_id, sizeof(usage->header.region_id));
     return FIRST_BYTE + (off_t) ((key >> LINK_HASH_SHIFT) * BYTES_OF_KEY);
 }
 
@@ -43,9 +55,67 @@ static int find_locked(int fd, off_t first, off_t end, off_t *byte)
     return *byte < end;
 }
 
-void fd_marker_begin(struct fd_marker *marker, struct usage_file *usage)
+/* Whether a line of the list is a lock on a byte from *first* on, before *end*. A lock that is
+ * waited for has an arrow in front of its kind. */
+static int shows_lock(const char *line, off_t first, off_t end)
+{
+    long long start;
+
+    return sscanf(line, "%*d: OFDLCK %*s %*s %*d %*s %lld", &start) == 1 && start >= first &&
+           start < end;
+}
+
+/* Read the list once, by at most *size* bytes: whether it shows such a lock, or -1. */
+static int read_list(int list, size_t size, off_t first, off_t end)
+{
+    char text[LIST_BYTES + 1];
+    size_t length = 0;
+    ssize_t got = lseek(list, 0, SEEK_SET);
+
+    while (got >= 0 && length < size && (got = read(list, text + length, size - length)) > 0) {
+        char *line = text;
+        char *newline;
+
+        text[length + (size_t) got] = '\0';
+        for (; (newline = strchr(line, '\n')); line = newline + 1) {
+            *newline = '\0';
+            if (shows_lock(line, first, end))
+                return 1;
+        }
+        length = strlen(line);
+        memmove(text, line, length);
+    }
+    return got < 0 || length ? -1 : 0;
+}
+
+/* Find out from the list whether a byte is locked: 1, 0, or -1. The kernel does not return the list
+ * in one piece, and leaves out a lock that moves from one piece to the one before it meanwhile. So
+ * a lock is gone only if several reads, by pieces of different sizes, do not show it. */
+static int find_listed(int list, off_t first, off_t end)
+{
+    int found = 0;
+
+    for (size_t i = 0; i < LIST_READS && !found; i++)
+        found = read_list(list, LIST_BYTES - i * LIST_BYTES / 8, first, end);
+    return found;
+}
+
+int fd_marker_is_early(void)
+{
+    static uint64_t read_ns;
+    uint64_t now = coarse_now_ns();
+
+    if (now - __atomic_load_n(&read_ns, __ATOMIC_RELAXED) < PATIENCE_NS)
+        return 1;
+    __atomic_store_n(&read_ns, now, __ATOMIC_RELAXED);
+    return 0;
+}
+
+void fd_marker_begin(struct fd_marker *marker, struct usage_file *usage, int early)
 {
     marker->usage = usage;
+    marker->early = early;
+    marker->list = -1;
     for (int i = 0; i < MARKER_FILES; i++)
         marker->files[i] = -1;
     marker->error = errno;
@@ -80,12 +150,17 @@ static int open_files(struct fd_marker *marker)
     int count = 0;
 
     while (count < MARKER_FILES && (length = copy_path(marker->usage, place, path)) != 0) {
-        int *file = &marker->files[count++];
+        int *file = &marker->files[count];
 
+        if (strcmp(path, LOCK_LIST) == 0) {
+            path[length - 1] = '\0';
+            marker->list = count;
+        }
         if (*file < 0)
             *file = region_open_file(path, O_RDONLY | O_NOCTTY);
         if (*file < 0)
             return -1;
+        count++;
         place += length + 1;
     }
     return count;
@@ -124,7 +199,8 @@ static int write_path(struct usage_file *usage, size_t place, const char *path)
                                        __ATOMIC_RELAXED);
 }
 
-/* Make sure that the list has the path of the file of *descriptor*; 0 if that fails. */
+/* Make sure that the list has the path of the file of *descriptor*, or LOCK_LIST if it has none
+ * that opens it; 0 if that fails. */
 static int learn_path(struct usage_file *usage, int descriptor)
 {
     char path[MARKER_PATHS] = "";
@@ -135,16 +211,18 @@ static int learn_path(struct usage_file *usage, int descriptor)
     snprintf(name, sizeof(name), "/proc/self/fd/%d", descriptor);
     if (readlink(name, path, sizeof(path) - 1) <= 0 || path[0] != '/')
         return 0;
+    if (!leads_to(path, descriptor))
+        strcpy(path, LOCK_LIST);
     length = strlen(path);
     for (int file = 0; file < MARKER_FILES;) {
         found = copy_path(usage, place, other);
         if (found && strcmp(path, other) == 0)
             return 1;
         if (!found) {
-            if (place + length >= MARKER_PATHS || !leads_to(path, descriptor))
+            if (place + length >= MARKER_PATHS)
                 return 0;
-            write_path(usage, place,
-                       path); /* read it again: another process may have been faster */
+            /* Read it again: another process may have been faster. */
+            write_path(usage, place, path);
             continue;
         }
         place += found + 1;
@@ -170,22 +248,34 @@ static int lock_byte(int descriptor, off_t first)
     return 0;
 }
 
+static int is_listed(const struct fd_marker *marker, uint64_t key)
+{
+    off_t first = first_byte(marker->usage, key);
+
+    return marker->list >= 0 &&
+           find_listed(marker->files[marker->list], first, first + BYTES_OF_KEY) > 0;
+}
+
 int fd_marker_mark(struct fd_marker *marker, int descriptor, uint64_t key)
 {
-    return learn_path(marker->usage, descriptor) && lock_byte(descriptor, first_byte(key)) &&
-           fd_marker_is(marker, descriptor, key); /* 0 if the path leads to another file */
+    if (!learn_path(marker->usage, descriptor) ||
+        !lock_byte(descriptor, first_byte(marker->usage, key)))
+        return 0;
+    /* 0 if the path leads to another file */
+    return fd_marker_is(marker, descriptor, key) || is_listed(marker, key);
 }
 
 int fd_marker_is_open(struct fd_marker *marker, uint64_t key)
 {
+    off_t first = first_byte(marker->usage, key), end = first + BYTES_OF_KEY, byte;
     int count = open_files(marker);
-    off_t byte;
 
     for (int i = 0; i < count; i++)
-        if (find_locked(marker->files[i], first_byte(key), first_byte(key) + BYTES_OF_KEY, &byte) !=
-            0)
+        if (i != marker->list && find_locked(marker->files[i], first, end, &byte) != 0)
             return 1;
-    return count <= 0;
+    return count <= 0 ||
+           (marker->list >= 0 &&
+            (marker->early || find_listed(marker->files[marker->list], first, end) != 0));
 }
 
 /* Whether *descriptor* owns the lock of *byte*. Another one's lock may go while we check: so check
@@ -216,13 +306,13 @@ static int has_byte(int file, int descriptor, off_t first, off_t end)
 
 int fd_marker_is(struct fd_marker *marker, int descriptor, uint64_t key)
 {
-    off_t first = first_byte(key);
+    off_t first = first_byte(marker->usage, key);
     struct stat file;
 
     open_files(marker);
     /* Only for the same file: in others no process locks bytes, so a free byte proves nothing. */
     for (int i = 0; i < MARKER_FILES; i++)
-        if (marker->files[i] >= 0 && fstat(marker->files[i], &file) == 0 &&
+        if (i != marker->list && marker->files[i] >= 0 && fstat(marker->files[i], &file) == 0 &&
             is_file(&file, descriptor))
             return has_byte(marker->files[i], descriptor, first, first + BYTES_OF_KEY);
     return 0;

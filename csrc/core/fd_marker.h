@@ -9,8 +9,10 @@
  *
  * Another process tests for such a lock by opening the file once more. The descriptors of one
  * container belong to a few files, the driver's; the usage file lists their paths, one after the
- * other. A descriptor of a further file, or of one that has no path (a dma-buf), is not marked: its
- * export has no known end (shared_memory.h). Knows no CUDA.
+ * other. A dma-buf is a file of its own, and no path opens it: its lock is looked up in the
+ * kernel's list of all locks, which takes longer. A descriptor of a further file, or of a dma-buf
+ * where that list cannot be read, is not marked: its export has no known end (shared_memory.h).
+ * Knows no CUDA.
  */
 #ifndef PYVGPU_CORE_FD_MARKER_H
 #define PYVGPU_CORE_FD_MARKER_H
@@ -23,12 +25,19 @@
 struct fd_marker {
     struct usage_file *usage;
     int files[MARKER_FILES]; /* -1: not open */
+    int list;                /* which of them is the kernel's list of locks; -1: none */
+    int early;               /* do not read it */
     int error;               /* the program's errno */
     int cancel;
 };
 
-void fd_marker_begin(struct fd_marker *marker, struct usage_file *usage);
+/* *early*: count what has to be looked up in the kernel's list of locks as open. */
+void fd_marker_begin(struct fd_marker *marker, struct usage_file *usage, int early);
 void fd_marker_end(struct fd_marker *marker);
+
+/* For lookups that are not urgent: whether this process made one less than 250 ms ago, since the
+ * kernel takes some 10 ms for a list of locks. If not, this is one. */
+int fd_marker_is_early(void);
 
 /* Mark *descriptor* as carrying *key*, perhaps one of several: 0 if it could not be found out
  * later when it is closed. */

@@ -30,6 +30,12 @@
  * to another, for a time that is not reported anywhere. */
 #define ROW_ERROR_PART 8
 
+/* The same for the model's guess about work of known cost. */
+#define SURE_ERROR_PART 2
+
+/* The same for work that is expected to take the mean of very different times. */
+#define MIXED_ERROR_PART 32
+
 /* The most that is carried from pieces to later ones. */
 #define CARRIED_NS (20 * MILLISECOND)
 
@@ -41,6 +47,9 @@
 
 /* For so long a process counts as using several streams after two had work at the same time. */
 #define CROWDED_NS ((uint64_t) (1000 * MILLISECOND))
+
+/* For so long costs are doubted after a row's charges were found to be far too low. */
+#define SUSPECT_NS ((uint64_t) (100 * MILLISECOND))
 
 /* Work published as in flight while it takes longer than expected. */
 #define UNKNOWN_NS ((uint64_t) (2 * MILLISECOND))
@@ -347,6 +356,7 @@ int64_t governor_finish(struct governor *governor, const struct governor_piece *
         .taken_ns = taken,
         .joins = piece->joins,
         .guessed = piece->guessed,
+        .mixed = piece->mixed,
         .unsure = !alone && !piece->sure,
     };
     int64_t grown;
@@ -431,6 +441,16 @@ static void grant(struct governor *governor, const struct clock_view *clock, uin
     }
 }
 
+/* By how much the clock may be wrong about a row. */
+static int64_t error_of(const struct governor_row *row)
+{
+    if (row->crowded)
+        return 0;
+    if (row->guesses)
+        return ROW_ERROR_NS + row->whole_ns / (row->unsure ? ROW_ERROR_PART : SURE_ERROR_PART);
+    return EXACT_ERROR_NS + row->whole_ns / (row->mixed ? MIXED_ERROR_PART : ROW_ERROR_PART);
+}
+
 /* Review a bin, once all that ran in it is known, and what others had meanwhile. In a row without a
  * gap the clock corrects the charges; after a gap the device may serve another process or not. */
 static void review(struct governor *governor, uint64_t number)
@@ -456,9 +476,11 @@ static void review(struct governor *governor, uint64_t number)
     row->under_ns += least - (int64_t) bin->counted_ns;
     row->crowded |= bin->elapsed_ns > busy_length(bin->parts) + busy_length(bin->parts) / 8;
     row->guesses += !bin->exact;
-    error = (row->guesses ? ROW_ERROR_NS : EXACT_ERROR_NS) + row->whole_ns / ROW_ERROR_PART;
-    if (row->crowded)
-        error = 0;
+    row->mixed |= bin->mixed;
+    row->unsure |= bin->unsure || bin->guessed || bin->mixed;
+    error = error_of(row);
+    if (!row->crowded && !row->guesses && row->under_ns > (error + EXACT_ERROR_NS) / 2)
+        governor->suspect_ns = (number + 1) * BUSY_BIN_NS + SUSPECT_NS;
     if (row->over_ns > error)
         correction = error - row->over_ns;
     else if (row->under_ns > error)
@@ -561,64 +583,6 @@ void governor_settle(struct governor *governor, const struct clock_view *clock,
     if (paid != end_ns)
         budget_charge(governor->shared, (int64_t) (end_ns - paid));
     publish(governor);
-}
-
-/* --- when it has no work ---------------------------------------------------------------------- */
-
-static uint64_t idle_word(uint64_t from_ns, uint64_t until_ns)
-{
-    uint64_t from = (from_ns + WORK_UNIT_NS - 1) / WORK_UNIT_NS;
-    uint64_t until = until_ns / WORK_UNIT_NS;
-
-    if (until <= from)
-        return 0;
-    if (until - from >= IDLE_LENGTH_MASK)
-        from = until - (IDLE_LENGTH_MASK - 1);
-    return from << IDLE_LENGTH_BITS | (until - from);
-}
-
-static void tell_idle(struct governor *governor, unsigned at, uint64_t word)
-{
-    if (word)
-        __atomic_store_n(&governor->idle[at], word, __ATOMIC_SEQ_CST);
-}
-
-static unsigned next_word(struct governor *governor)
-{
-    return __atomic_xor_fetch(&governor->idle_at, 1, __ATOMIC_SEQ_CST);
-}
-
-void governor_rest(struct governor *governor, uint64_t since_ns, uint64_t now)
-{
-    uint64_t before = load(&governor->idle_ns);
-    unsigned at;
-
-    if (!governor->idle)
-        return;
-    if (!before) {
-        __atomic_store_n(&governor->idle_ns, since_ns, __ATOMIC_SEQ_CST);
-        return;
-    }
-    if (__atomic_exchange_n(&governor->idle_published, 1, __ATOMIC_SEQ_CST))
-        return;
-    at = next_word(governor);
-    tell_idle(governor, at, idle_word(before, before + 2 * WORK_UNIT_NS) | IDLE_LENGTH_MASK);
-    if (!__atomic_load_n(&governor->idle_ns, __ATOMIC_SEQ_CST)) /* another thread was faster */
-        tell_idle(governor, at, idle_word(before, now));
-}
-
-void governor_work(struct governor *governor, uint64_t now)
-{
-    uint64_t from = __atomic_exchange_n(&governor->idle_ns, 0, __ATOMIC_SEQ_CST);
-    unsigned at;
-
-    if (!from)
-        return;
-    if (__atomic_exchange_n(&governor->idle_published, 0, __ATOMIC_SEQ_CST))
-        at = __atomic_load_n(&governor->idle_at, __ATOMIC_SEQ_CST);
-    else
-        at = next_word(governor);
-    tell_idle(governor, at, idle_word(from, now));
 }
 
 void governor_waits(struct governor *governor)

@@ -28,6 +28,7 @@
 #include "core/budget.h"
 #include "core/busy.h"
 #include "core/clock.h"
+#include "core/idle.h"
 #include "core/progress.h"
 #include "core/region.h"
 
@@ -61,6 +62,8 @@ struct governor_row {
                            have run, and */
     int64_t under_ns;   /* less than its part of the time in which it must have run */
     int crowded;        /* several streams had work: only the clock says what they took together */
+    int mixed;          /* some of it is expected to take the mean of very different times */
+    int unsure;         /* the cost of some of it is not known for sure */
     int guesses;        /* bins of it in which what others had is not known */
     int64_t later_ns;   /* charge beyond the time that has passed so far */
     int64_t whole_ns;   /* its length */
@@ -90,6 +93,7 @@ struct governor {
     int64_t carried_ns; /* what pieces of known cost were expected to take, and have not taken */
     uint32_t ratio; /* time that work takes beside others / expected time, of CLOCK_WHOLE; 0: 1 */
     uint64_t crowded_ns; /* when several streams last had work at the same time */
+    uint64_t suspect_ns; /* until when costs are doubted, since a row was charged far too little */
     int64_t doubt_ns;    /* for so long rows were too short to confirm the ratio */
     struct governor_row row;
     struct governor_finished finished[GOVERNOR_FINISHED]; /* a ring, until the clock covers them */
@@ -99,10 +103,7 @@ struct governor {
     int unlimited;        /* it only pays to publish its use, and never waits for a budget */
     struct usage_compute *shared;
     struct usage_work *work;
-    uint64_t *idle;     /* of usage_file.idle; NULL: not published */
-    uint64_t idle_ns;   /* since when it has no work; 0: it has some */
-    int idle_published; /* the last of the words says so, */
-    unsigned idle_at;   /* and its index is this */
+    struct idle idle;
     struct progress progress;
     struct busy busy; /* last, for it is large */
 };
@@ -185,18 +186,6 @@ struct governor_flight {
  * work in flight. */
 void governor_settle(struct governor *governor, const struct clock_view *clock,
                      const struct governor_flight *flight, uint64_t now);
-
-/* Beside others: nothing was seen in flight just now, since *since_ns*. Publishes that when it is
- * called the second time. */
-void governor_rest(struct governor *governor, uint64_t since_ns, uint64_t now);
-
-/* Work is about to be given to the device. Any thread may call this. */
-void governor_work(struct governor *governor, uint64_t now);
-
-static inline int governor_rests(const struct governor *governor)
-{
-    return __atomic_load_n(&governor->idle_ns, __ATOMIC_RELAXED) != 0;
-}
 
 /* Statistics: a launch begins to wait, and has waited. */
 void governor_waits(struct governor *governor);

@@ -255,12 +255,28 @@ static int reuse_block(struct ledger *ledger, unsigned device)
     return 0;
 }
 
+/* Reserve the first block, if it is within the limit: 1 if it need not be refunded. */
+static OUT_OF_LINE int begin_caching(struct ledger *ledger, unsigned device, uint32_t *block)
+{
+    struct region *region = ledger->region;
+    uint32_t state = __atomic_load_n(block, __ATOMIC_RELAXED);
+    uint64_t generation = __atomic_load_n(&ledger->generation, __ATOMIC_ACQUIRE);
+
+    if (region_generation(region->quota) != generation ||
+        __atomic_load_n(&region->extra_total[device], __ATOMIC_RELAXED) ||
+        sum_bytes(region, device) > limit_of(ledger, device))
+        return 0;
+    ledger->block_generation[device] = generation;
+    __atomic_store_n(block, with_state(state + BLOCK_STATE + 1, BLOCK_CACHED), __ATOMIC_RELEASE);
+    change_word(region, device, LEDGER_BLOCK, __ATOMIC_RELEASE);
+    return 1;
+}
+
 /* Reserve a block that is being freed: 1 if it need not be refunded. */
 static int cache_block(struct ledger *ledger, unsigned device)
 {
     struct region *region = ledger->region;
     uint32_t *block = block_of(region, device, (unsigned) region->slot);
-    uint64_t generation;
     uint32_t state;
 
     if (unlikely(!block))
@@ -274,24 +290,34 @@ static int cache_block(struct ledger *ledger, unsigned device)
         return 0;
     }
     /* A process that is alone writes to no line of others. */
-    if (likely(count_slots(region) == 1))
-        return 0;
-    generation = __atomic_load_n(&ledger->generation, __ATOMIC_ACQUIRE);
-    if (region_generation(region->quota) != generation ||
-        __atomic_load_n(&region->extra_total[device], __ATOMIC_RELAXED) ||
-        sum_bytes(region, device) > limit_of(ledger, device))
-        return 0;
-    ledger->block_generation[device] = generation;
-    __atomic_store_n(block, with_state(state + BLOCK_STATE + 1, BLOCK_CACHED), __ATOMIC_RELEASE);
-    change_word(region, device, LEDGER_BLOCK, __ATOMIC_RELEASE);
-    return 1;
+    return likely(count_slots(region) == 1) ? 0 : begin_caching(ledger, device, block);
+}
+
+/* The proposed charge exceeds the limit, by a sum that may include reserved blocks and memory of
+ * dead processes. The words are locked. */
+static OUT_OF_LINE int charge_again(struct ledger *ledger, unsigned device, uint64_t bytes,
+                                    uint64_t limit)
+{
+    struct region *region = ledger->region;
+    int crowded = (region->words[device] & WORD_CROWDED) != 0;
+    struct sum sum;
+
+    if (crowded)
+        change_word(region, device, -(LEDGER_PENDING + bytes), __ATOMIC_RELEASE);
+    spin_unlock(&region->words_locked, LOCK_LEDGER);
+    if (crowded)
+        return refuse(ledger, device);
+    /* About to refuse: reap first, since the dead hold nothing. Our charge stays undecided. */
+    slots_reap_before_refusal(region);
+    sum = sum_words(region, device, (unsigned) region->slot);
+    if (sum.pending <= 1)
+        return decide(ledger, device, bytes, limit, sum);
+    return contend(ledger, device, bytes, limit, sum);
 }
 
 static inline int charge(struct ledger *ledger, unsigned device, uint64_t bytes, uint64_t limit)
 {
     struct region *region = ledger->region;
-    int crowded;
-    struct sum sum;
 
     if (unlikely(bytes > limit))
         return refuse(ledger, device);
@@ -309,18 +335,7 @@ static inline int charge(struct ledger *ledger, unsigned device, uint64_t bytes,
         spin_unlock(&region->words_locked, LOCK_LEDGER);
         return 0;
     }
-    crowded = (region->words[device] & WORD_CROWDED) != 0;
-    if (crowded)
-        change_word(region, device, -(LEDGER_PENDING + bytes), __ATOMIC_RELEASE);
-    spin_unlock(&region->words_locked, LOCK_LEDGER);
-    if (crowded)
-        return refuse(ledger, device);
-    /* About to refuse: reap first, since the dead hold nothing. Our charge stays undecided. */
-    slots_reap_before_refusal(region);
-    sum = sum_words(region, device, (unsigned) region->slot);
-    if (sum.pending <= 1)
-        return decide(ledger, device, bytes, limit, sum);
-    return contend(ledger, device, bytes, limit, sum);
+    return charge_again(ledger, device, bytes, limit);
 }
 
 /* Read the limit of *device* valid at *generation* or later; 0 if the quota holds no valid limits.
@@ -341,6 +356,23 @@ static int read_limit(const struct quota_file *quota, unsigned device, uint64_t 
     return 0;
 }
 
+/* The limits may have changed since *generation*, in which the charge had this *result*: decide it
+ * again by the new ones. */
+static OUT_OF_LINE int charge_by_new_limits(struct ledger *ledger, unsigned device, uint64_t bytes,
+                                            uint64_t generation, int result)
+{
+    const struct quota_file *quota = ledger->region->quota;
+    uint64_t limit;
+
+    while (region_generation(quota) != generation &&
+           read_limit(quota, device, &generation, &limit)) {
+        if (result == 0)
+            ledger_refund(ledger, device, bytes);
+        result = charge(ledger, device, bytes, limit);
+    }
+    return result;
+}
+
 int ledger_charge(struct ledger *ledger, unsigned device, uint64_t bytes)
 {
     const struct quota_file *quota = ledger->region->quota;
@@ -351,13 +383,9 @@ int ledger_charge(struct ledger *ledger, unsigned device, uint64_t bytes)
     /* The word was stored before the generation is read here; the node side writes a generation
      * before it reads the words. So either it sees the charge, or we see that the limits changed. A
      * charge that the old limit refused may fit the new one. */
-    while (unlikely(region_generation(quota) != generation) &&
-           read_limit(quota, device, &generation, &limit)) {
-        if (result == 0)
-            ledger_refund(ledger, device, bytes);
-        result = charge(ledger, device, bytes, limit);
-    }
-    return result;
+    if (likely(region_generation(quota) == generation))
+        return result;
+    return charge_by_new_limits(ledger, device, bytes, generation, result);
 }
 
 void ledger_refund(struct ledger *ledger, unsigned device, uint64_t bytes)

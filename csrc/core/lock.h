@@ -98,7 +98,8 @@ static inline void spin_nap(void)
     pthread_setcancelstate(cancel, NULL);
 }
 
-static inline void spin_wait(const int *lock)
+/* In no function that takes a lock: it would save registers and check its stack for this alone. */
+static OUT_OF_LINE void spin_wait(const int *lock)
 {
     for (unsigned looks = 0; __atomic_load_n(lock, __ATOMIC_RELAXED); looks++) {
         if (looks < SPIN_LOOKS)

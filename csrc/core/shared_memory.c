@@ -129,7 +129,7 @@ int shared_memory_carry(struct region *region, uint64_t key, int descriptor)
     struct fd_marker marker;
     int done;
 
-    fd_marker_begin(&marker, region->usage);
+    fd_marker_begin(&marker, region->usage, 0);
     done = fd_marker_mark(&marker, descriptor, key & LINK_HASH);
     fd_marker_end(&marker);
     return mark_export(region, key, done ? LINK_CARRIED : LINK_UNTRACKED);
@@ -211,12 +211,17 @@ int shared_memory_end_export(struct region *region, link_t link)
 
     if (!link)
         return 1;
-    fd_marker_begin(&marker, region->usage);
+    fd_marker_begin(&marker, region->usage, 0);
     gone = end_export(region, link - 1U, &marker);
     fd_marker_end(&marker);
     if (!gone)
         __atomic_add_fetch(&region->shared_memory_freed, 1, __ATOMIC_SEQ_CST);
     return gone;
+}
+
+int shared_memory_is_early(void)
+{
+    return fd_marker_is_early();
 }
 
 /* Remove the entry at *place* if it is this process's, freed, and no process has it open. */
@@ -241,7 +246,7 @@ static uint64_t collect_link(struct region *region, unsigned place, unsigned dev
     return bytes;
 }
 
-uint64_t shared_memory_collect(struct region *region, unsigned device)
+uint64_t shared_memory_collect(struct region *region, unsigned device, int early)
 {
     struct fd_marker marker;
     uint64_t bytes = 0;
@@ -250,7 +255,7 @@ uint64_t shared_memory_collect(struct region *region, unsigned device)
     if (likely(!__atomic_load_n(&region->shared_memory_freed, __ATOMIC_RELAXED)))
         return 0;
     end = count_links(region);
-    fd_marker_begin(&marker, region->usage);
+    fd_marker_begin(&marker, region->usage, early);
     for (unsigned place = 0; place < end; place++)
         bytes += collect_link(region, place, device, &marker);
     fd_marker_end(&marker);
@@ -301,7 +306,7 @@ int shared_memory_match(struct region *region, int descriptor, struct shared_mem
     struct fd_marker marker;
     int found = 0;
 
-    fd_marker_begin(&marker, region->usage);
+    fd_marker_begin(&marker, region->usage, 0);
     for (unsigned place = 0; place < end && !found; place++)
         found = is_carried_by(region, place, descriptor, match, &marker);
     fd_marker_end(&marker);
@@ -337,13 +342,13 @@ static uint64_t settle_orphan(const struct region *region, unsigned place, uint6
     return __atomic_load_n(&region->links[place].bytes, __ATOMIC_RELAXED);
 }
 
-uint64_t shared_memory_orphaned(struct region *region, unsigned slot, unsigned device)
+uint64_t shared_memory_orphaned(struct region *region, unsigned slot, unsigned device, int early)
 {
     unsigned end = count_links(region);
     struct fd_marker marker;
     uint64_t bytes = 0;
 
-    fd_marker_begin(&marker, region->usage);
+    fd_marker_begin(&marker, region->usage, early);
     for (unsigned place = 0; place < end; place++) {
         uint64_t word = read_word(region, place);
 

@@ -67,11 +67,15 @@ void shared_memory_cancel_export(struct region *region, link_t link);
  * the caller refunds the charge. 0: it stays charged until shared_memory_collect() returns it. */
 int shared_memory_end_export(struct region *region, link_t link);
 
+/* Whether this process found out such things less than 250 ms ago; if not, it is about to. */
+int shared_memory_is_early(void);
+
 /* Bytes on *device* that this process had exported and freed, and that no process has open any
  * more; their entries are gone, and the caller refunds them. Costs one load if there are none.
  * Imports of dead processes count until those are reaped, which happens before a charge is refused:
- * so collect after a refusal, and charge again. */
-uint64_t shared_memory_collect(struct region *region, unsigned device);
+ * so collect after a refusal, and charge again. *early*, also below: leave out what takes long to
+ * find out, since it is too early for that (shared_memory_is_early). */
+uint64_t shared_memory_collect(struct region *region, unsigned device, int early);
 
 /* This process is about to open the memory with *key*; call this before the driver. *paid* says
  * whether an export of this container matches, so that the memory is charged already. 0: the table
@@ -97,7 +101,7 @@ void shared_memory_close_imports(const struct region *region, unsigned slot);
 
 /* The part of a dead slot's charge on *device* that stays charged, since others have it open or may
  * open it. The entries of the rest are gone. */
-uint64_t shared_memory_orphaned(struct region *region, unsigned slot, unsigned device);
+uint64_t shared_memory_orphaned(struct region *region, unsigned slot, unsigned device, int early);
 
 /* Nothing of the slot is left: remove all of its entries. */
 void shared_memory_forget(const struct region *region, unsigned slot);

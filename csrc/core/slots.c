@@ -93,14 +93,14 @@ static void clear_slot(const struct region *region, unsigned slot)
 }
 
 /* Clear what a slot held, except memory that others have open: 1 if there is none. */
-static int settle_slot(struct region *region, unsigned slot)
+static int settle_slot(struct region *region, unsigned slot, int early)
 {
     struct usage_file *usage = region->usage;
     int orphaned = 0;
 
     for (unsigned device = 0; device < region->device_count; device++) {
         uint64_t bytes = region_held(region, device, slot);
-        uint64_t kept = bytes ? shared_memory_orphaned(region, slot, device) : 0;
+        uint64_t kept = bytes ? shared_memory_orphaned(region, slot, device, early) : 0;
 
         set_charged(usage, device, slot, kept < bytes ? kept : bytes);
         orphaned |= kept != 0;
@@ -149,9 +149,11 @@ static void lower_high_water(struct region *region, int *fd)
     }
 }
 
-/* Bury the dead ones among the marked slots, or *settle* those already buried. Returns their
+enum reap { REAP_BURY, REAP_SETTLE, REAP_SETTLE_EARLY };
+
+/* Bury the dead ones among the marked slots, or settle those already buried. Returns their
  * number. */
-static unsigned reap_slots(struct region *region, int *fd, int settle)
+static unsigned reap_slots(struct region *region, int *fd, enum reap what)
 {
     struct usage_file *usage = region->usage;
     uint32_t end = __atomic_load_n(&usage->high_water, __ATOMIC_ACQUIRE);
@@ -159,23 +161,23 @@ static unsigned reap_slots(struct region *region, int *fd, int settle)
 
     for (unsigned slot = 0; slot < end && slot < REGION_SLOTS; slot++) {
         if ((int) slot == region->slot || !slot_is_marked(usage, slot) ||
-            (settle && !slot_is_dead(usage, slot)))
+            (what != REAP_BURY && !slot_is_dead(usage, slot)))
             continue;
         if (!open_for_locks(region, fd))
             break;
         if (!try_lock_slot(*fd, slot))
             continue;
-        if (settle)
-            settle_slot(region, slot);
-        else
+        if (what == REAP_BURY)
             bury_slot(region, slot);
+        else
+            settle_slot(region, slot, what == REAP_SETTLE_EARLY);
         dead++;
         unlock_slot(*fd, slot);
     }
     return dead;
 }
 
-static void reap(struct region *region)
+static void reap(struct region *region, enum reap settle)
 {
     int saved = errno; /* a program may read it after a call that succeeded */
     cleanup_close int fd = -1;
@@ -183,8 +185,8 @@ static void reap(struct region *region)
 
     /* open() is a cancellation point, where a thread would leave its charge undecided for ever. */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-    if (reap_slots(region, &fd, 0))
-        reap_slots(region, &fd, 1);
+    if (reap_slots(region, &fd, REAP_BURY))
+        reap_slots(region, &fd, settle);
     lower_high_water(region, &fd);
     cleanup_close_fd(&fd);
     fd = -1;
@@ -206,7 +208,7 @@ static int lock_free_slot(struct region *region, int fd, int *orphans)
                 continue;
             }
             bury_slot(region, slot);
-            if (settle_slot(region, slot))
+            if (settle_slot(region, slot, 0))
                 return (int) slot;
             unlock_slot(fd, slot);
             *orphans = 1;
@@ -289,7 +291,7 @@ enum region_failure slots_claim(struct region *region, uint32_t flags, struct re
     /* Reap, so that low slots are reused and sums stay short; but when many processes start
      * together, not each of them scans all the others. */
     if (__atomic_load_n(&region->usage->high_water, __ATOMIC_RELAXED) <= FEW_SLOTS)
-        reap(region);
+        reap(region, REAP_SETTLE);
     else
         slots_reap(region);
     failure = lock_slot_alone(region, reason, &slot);
@@ -323,7 +325,7 @@ void slots_release(struct region *region)
     region->slot = -1;
     if (slot < REGION_SLOTS) {
         bury_slot(region, slot);
-        settle_slot(region, slot);
+        settle_slot(region, slot, 0);
     }
     drop_page();
 }
@@ -343,7 +345,7 @@ void slots_reap(struct region *region)
     if (likely(now - last < REAP_PERIOD_NS))
         return;
     if (__atomic_compare_exchange_n(scanned, &last, now, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-        reap(region);
+        reap(region, shared_memory_is_early() ? REAP_SETTLE_EARLY : REAP_SETTLE);
 }
 
 int slots_reap_before_refusal(struct region *region)
@@ -354,7 +356,7 @@ int slots_reap_before_refusal(struct region *region)
     if (likely(now - __atomic_load_n(&last, __ATOMIC_RELAXED) < REAP_PERIOD_NS))
         return 0;
     __atomic_store_n(&last, now, __ATOMIC_RELAXED);
-    reap(region);
+    reap(region, REAP_SETTLE);
     return 1;
 }
 

@@ -44,7 +44,13 @@ static inline int shim_device(CUdevice ordinal)
     return ordinal >= 0 && ordinal < SHIM_ORDINALS ? shim.device_of[ordinal] : -1;
 }
 
-/* The inverse: -1 if CUDA does not show the device. */
+/* The index of the only device that CUDA shows; -1 if it shows several. */
+static inline int shim_only_device(void)
+{
+    return shim.device_of[1] < 0 ? shim.device_of[0] : -1;
+}
+
+/* The inverse of shim_device(): -1 if CUDA does not show the device. */
 static inline CUdevice shim_ordinal(int device)
 {
     CUdevice ordinal = SHIM_ORDINALS - 1;

@@ -355,7 +355,7 @@ int memory_share(CUdeviceptr address)
         return SHARE_NONE;
     pthread_mutex_lock(&heap->lock);
     found = find_base(heap, address);
-    if (found && found->kind == MEMORY_DEVICE) {
+    if (found && (found->kind == MEMORY_DEVICE || found->kind == MEMORY_PHYSICAL)) {
         if (!found->share)
             found->share = (uint32_t) (share_make(process.machine,
                                                   &(struct share_order) {

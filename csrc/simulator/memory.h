@@ -109,7 +109,7 @@ void import_end(struct import *import);
 CUresult memory_adopt(struct work_context *work, enum memory_kind kind, uint32_t device,
                       void *bytes, uint64_t size, void *owner, CUdeviceptr *address);
 
-/* The share that exports the linear allocation at address; created by the first call.
+/* The share that exports the linear or physical allocation at address; created by the first call.
  * SHARE_NONE: it is no such allocation, or the table is full.
  */
 int memory_share(CUdeviceptr address);

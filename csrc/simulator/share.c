@@ -6,6 +6,7 @@
  */
 #include "share.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
@@ -126,8 +127,18 @@ bool share_end(struct machine *machine, int share)
     return !is_held;
 }
 
+/* A second name of the state file, while a buffer is opened: locks belong to the file. */
+static void buffer_path(const struct machine *machine, char *path, size_t size)
+{
+    snprintf(path, size, "%s/dmabuf", machine->folder);
+}
+
 void share_orphan(struct machine *machine, uint32_t slot)
 {
+    char path[MACHINE_PATH + 32];
+
+    buffer_path(machine, path, sizeof(path));
+    unlink(path); /* its process may have been killed in share_buffer() */
     for (uint32_t share = 0; share < machine->state->share_limit; share++) {
         struct machine_share *record = &machine->state->shares[share];
 
@@ -182,15 +193,21 @@ int share_descriptor(const struct machine *machine, int share)
     return fd;
 }
 
-int share_of_descriptor(const struct machine *machine, int descriptor)
+bool share_gave(const struct machine *machine, int descriptor)
 {
     struct stat given, state;
     char path[PATH_MAX];
-    off_t place;
 
     snprintf(path, sizeof(path), "%s/state", machine->folder);
-    if (fstat(descriptor, &given) || stat(path, &state) || given.st_dev != state.st_dev ||
-        given.st_ino != state.st_ino)
+    return !fstat(descriptor, &given) && !stat(path, &state) && given.st_dev == state.st_dev &&
+           given.st_ino == state.st_ino;
+}
+
+int share_of_descriptor(const struct machine *machine, int descriptor)
+{
+    off_t place;
+
+    if (!share_gave(machine, descriptor))
         return SHARE_NONE;
     place = lseek(descriptor, 0, SEEK_CUR) - HELD_OFFSET;
     if (place < 0 || place >= (off_t) machine->state->share_limit ||
@@ -212,6 +229,27 @@ static bool lock_share(struct machine *machine, int share, uint64_t id, bool is_
               (!is_open || lock_byte(fd, OPEN_OFFSET + share));
     machine_unlock_slots(machine);
     return is_ours;
+}
+
+int share_buffer(struct machine *machine)
+{
+    char state[MACHINE_PATH + 32], path[MACHINE_PATH + 32];
+    int fd = -1;
+
+    snprintf(state, sizeof(state), "%s/state", machine->folder);
+    buffer_path(machine, path, sizeof(path));
+    machine_lock_slots(machine);
+    unlink(path); /* of a process that was killed below */
+    if (link(state, path) == 0)
+        fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    unlink(path);
+    machine_unlock_slots(machine);
+    return fd;
+}
+
+bool share_keep(struct machine *machine, int descriptor, int share, uint64_t id)
+{
+    return lock_share(machine, share, id, false, descriptor);
 }
 
 void *share_hold(struct machine *machine, int share, uint64_t id, bool is_open)

@@ -46,6 +46,14 @@ bool share_is_held(const struct machine *machine, int share, bool is_open);
 int share_descriptor(const struct machine *machine, int share);
 int share_of_descriptor(const struct machine *machine, int descriptor);
 
+/* Whether a descriptor is one of those, or of the next function. */
+bool share_gave(const struct machine *machine, int descriptor);
+
+/* A descriptor of a file that no path opens, like a dma-buf, and that holds nothing; -1 if that
+ * fails. Then let it hold a share, one of several; false if the place has another share by now. */
+int share_buffer(struct machine *machine);
+bool share_keep(struct machine *machine, int descriptor, int share, uint64_t id);
+
 /* Hold the share as long as this process lives; id tells it from any other share in the same
  * place. NULL if the place has another share by now, or none. */
 void *share_hold(struct machine *machine, int share, uint64_t id, bool is_open);

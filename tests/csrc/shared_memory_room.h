@@ -69,7 +69,7 @@ static inline struct answer obey(const struct order *order)
         shared_memory_end_import(&region, order->link);
         break;
     case COLLECT:
-        answer.bytes = shared_memory_collect(&region, 0);
+        answer.bytes = shared_memory_collect(&region, 0, 0);
         ledger_refund(&ledger, 0, answer.bytes);
         break;
     }

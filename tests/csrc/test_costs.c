@@ -332,6 +332,30 @@ static void test_long_runs_beside_contradict_short_ones_alone(void)
     CHECK("if only short ones are left, these", is_near(expected(key), 150 * US));
 }
 
+/* A long launch beside others whose usage is not known yet: the clock gives it most of its time. */
+static void test_long_run_makes_a_short_time_alone_doubtful(void)
+{
+    struct costs_key key = costs_key(0x5830, 8);
+
+    learn(key, (struct costs_sample) {.ns = 150 * US, .most_ns = 150 * US, .alone = 1});
+    learn_queued(key, 2 * MS, MS);
+    CHECK_EQUAL("a time slice of others may explain it", make(key)->state, COST_MEASURED);
+    learn_queued(key, 8 * MS, 4 * MS);
+    CHECK_EQUAL("more than that may not", make(key)->state, COST_DOUBTED);
+    CHECK_EQUAL("one launch does not contradict it", expected(key), 150 * US);
+}
+
+/* 0.15, 2 and 8 ms under one name. */
+static void test_mean_of_different_runs_counts_each(void)
+{
+    static const int64_t takes[] = {150 * US, 2 * MS, 2 * MS, 8 * MS};
+    struct costs_key key = costs_key(0x5840, 8);
+
+    for (int i = 0; i < 400; i++)
+        learn_in_turn(key, takes[i % 4], takes[i % 4], 1);
+    CHECK("the mean", expected(key) > 27 * MS / 10 && expected(key) < 34 * MS / 10);
+}
+
 /* A launch in an idle stream waits for a time slice of others that report too little. */
 static void test_waits_for_a_time_slice_do_not_contradict_a_time_alone(void)
 {
@@ -528,6 +552,8 @@ int main(void)
         test_varying_work_takes_the_mean,
         test_work_with_some_short_runs_takes_the_mean,
         test_long_runs_beside_contradict_short_ones_alone,
+        test_long_run_makes_a_short_time_alone_doubtful,
+        test_mean_of_different_runs_counts_each,
         test_waits_for_a_time_slice_do_not_contradict_a_time_alone,
         test_short_work_takes_its_shortest_time_if_others_are_uncertain,
         test_idle_stream_measurements_weigh_less,

@@ -168,7 +168,7 @@ static void use(void)
     import = shared_memory_import(&region, key, &paid);
     shared_memory_end_export(&region, export);
     shared_memory_end_import(&region, import);
-    shared_memory_collect(&region, 0);
+    shared_memory_collect(&region, 0, 0);
     close(descriptor);
     region.usage->scanned_ns = 0;
     ledger_used(&ledger, 0);

@@ -59,8 +59,8 @@ static void unopened_export_ends_with_its_free(void)
     CHECK("a process may import its own", import && paid);
     CHECK("and then holds it", !shared_memory_end_export(&region, link));
     shared_memory_end_import(&region, import);
-    CHECK_EQUAL("on its own device", shared_memory_collect(&region, 0), 0);
-    CHECK_EQUAL("alone", shared_memory_collect(&region, 1), MIB);
+    CHECK_EQUAL("on its own device", shared_memory_collect(&region, 0, 0), 0);
+    CHECK_EQUAL("alone", shared_memory_collect(&region, 1, 0), MIB);
     link = shared_memory_export(&region, 6 << LINK_HASH_SHIFT, 0, MIB);
     shared_memory_cancel_export(&region, link);
     shared_memory_import(&region, 6 << LINK_HASH_SHIFT, &paid);
@@ -176,8 +176,8 @@ static void files_of_layout_1_hold_their_limit_and_share_nothing(void)
     CHECK_EQUAL("no more than that", ledger_charge(&ledger, 0, MIB), 0);
     CHECK_EQUAL("no export", shared_memory_export(&region, 1, 0, MIB), 0);
     CHECK("no import", !shared_memory_import(&region, 1, &paid) && !paid);
-    CHECK_EQUAL("nothing to collect", shared_memory_collect(&region, 0), 0);
-    CHECK_EQUAL("the dead leave nothing", shared_memory_orphaned(&region, 0, 0), 0);
+    CHECK_EQUAL("nothing to collect", shared_memory_collect(&region, 0, 0), 0);
+    CHECK_EQUAL("the dead leave nothing", shared_memory_orphaned(&region, 0, 0, 0), 0);
     slots_release(&region);
     CHECK_EQUAL("a slot given back holds nothing", used(), 99 * MIB);
     scratch_close(&region);

@@ -74,9 +74,9 @@ static void export_is_held_until_its_last_descriptor_is_closed(void)
     CHECK("held", !shared_memory_end_export(&region, link));
     close(fds[0]);
     shared_memory_end_import(&region, import);
-    CHECK_EQUAL("by the other descriptor", shared_memory_collect(&region, 0), 0);
+    CHECK_EQUAL("by the other descriptor", shared_memory_collect(&region, 0, 0), 0);
     close(fds[1]);
-    CHECK_EQUAL("by none", shared_memory_collect(&region, 0), MIB);
+    CHECK_EQUAL("by none", shared_memory_collect(&region, 0, 0), MIB);
     fds[0] = carry(&scratch, &link, MIB);
     close(fds[0]);
     CHECK("given up at once", shared_memory_end_export(&region, link));
@@ -149,7 +149,7 @@ static void untracked_export_is_held_while_any_process_lives(void)
     close(ends[0]);
     close(ends[1]);
     CHECK("held", !shared_memory_end_export(&region, link));
-    CHECK_EQUAL("by its owner", shared_memory_collect(&region, 0), 0);
+    CHECK_EQUAL("by its owner", shared_memory_collect(&region, 0, 0), 0);
     owner = start_peer(&scratch);
     made = tell(&owner, (struct order) {EXPORT, shared_memory_key("a", 1), 2 * MIB, 0});
     CHECK("by a handle without a key",
@@ -211,13 +211,13 @@ static void concurrently_closed_descriptor_is_not_mistaken(void)
 }
 
 /* A dma-buf is such a file: its link in /proc/self/fd begins with a slash, and leads nowhere. */
-static void unopenable_file_does_not_count_as_the_drivers(void)
+static void file_that_no_path_opens_is_seen_to_close(void)
 {
     struct scratch scratch = scratch_make(0);
     uint64_t key = shared_memory_key("dma-buf", 7);
     link_t first;
     link_t link;
-    int fds[2];
+    int fds[3];
 
     join(&scratch);
     fds[0] = open_memory("dmabuf");
@@ -226,16 +226,60 @@ static void unopenable_file_does_not_count_as_the_drivers(void)
     fds[1] = carry(&scratch, &link, MIB);
     CHECK("what the driver gives later is held", !shared_memory_end_export(&region, link));
     close(fds[1]);
-    CHECK_EQUAL("and seen to be closed", shared_memory_collect(&region, 0), MIB);
+    CHECK_EQUAL("and seen to be closed", shared_memory_collect(&region, 0, 0), MIB);
     fds[1] = open_memory("dmabuf");
     CHECK("once more, after the driver's", shared_memory_carry(&region, key, fds[1]));
+    fds[2] = dup(fds[1]);
     close(fds[0]);
     close(fds[1]);
-    CHECK("a dma-buf has no known end", !shared_memory_end_export(&region, first));
+    CHECK("a copy of one is left", !shared_memory_end_export(&region, first));
+    CHECK_EQUAL("so it stays charged", shared_memory_collect(&region, 0, 0), 0);
+    close(fds[2]);
+    CHECK_EQUAL("not looked for so early", shared_memory_collect(&region, 0, 1), 0);
+    CHECK_EQUAL("until that is closed, too", shared_memory_collect(&region, 0, 0), 4 * MIB);
+    first = shared_memory_export(&region, key, 0, MIB);
+    fds[0] = open_memory("dmabuf");
+    CHECK("exported again", shared_memory_carry(&region, key, fds[0]));
+    close(fds[0]);
+    CHECK("its end is seen by its free", shared_memory_end_export(&region, first));
     slots_release(&region);
+    scratch_close(&region);
+    scratch_remove(&scratch);
+}
+
+static void file_that_no_path_opens_outlives_its_process(void)
+{
+    struct scratch scratch = scratch_make(0);
+    int ends[2];
+    char byte;
+    pid_t pid;
+    int fd;
+
+    fd = open_memory("dmabuf");
+    CHECK("a pipe", pipe(ends) == 0);
+    pid = fork();
+    if (pid == 0) {
+        uint64_t key = shared_memory_key("dma-buf", 7);
+
+        join(&scratch);
+        if (ledger_charge(&ledger, 0, MIB) != 0 || !shared_memory_export(&region, key, 0, MIB) ||
+            !shared_memory_carry(&region, key, fd) || write(ends[1], "x", 1) != 1)
+            _exit(1);
+        kill(getpid(), SIGKILL);
+    }
+    CHECK("exported", read(ends[0], &byte, 1) == 1);
+    waitpid(pid, NULL, 0);
+    for (int i = 0; i < 2; i++) { /* also after a time without any process */
+        join(&scratch);
+        CHECK_EQUAL("still charged", used(), MIB);
+        slots_release(&region);
+    }
+    close(fd);
     join(&scratch);
-    CHECK_EQUAL("until no process is left", used(), 0);
+    CHECK_EQUAL("until it is closed", used(), 0);
     slots_release(&region);
+    close(ends[0]);
+    close(ends[1]);
     scratch_close(&region);
     scratch_remove(&scratch);
 }
@@ -267,9 +311,9 @@ static void descriptors_of_several_files_are_distinguished_and_seen_to_close(voi
         CHECK("found", shared_memory_match(&region, fds[i], &match));
         CHECK_EQUAL("that one", match.bytes, (uint64_t) (i + 1) * MIB);
         CHECK("held", !shared_memory_end_export(&region, links[i]));
-        CHECK_EQUAL("by its descriptor", shared_memory_collect(&region, 0), 0);
+        CHECK_EQUAL("by its descriptor", shared_memory_collect(&region, 0, 0), 0);
         close(fds[i]);
-        CHECK_EQUAL("until that is closed", shared_memory_collect(&region, 0),
+        CHECK_EQUAL("until that is closed", shared_memory_collect(&region, 0, 0),
                     (uint64_t) (i + 1) * MIB);
     }
     links[0] = shared_memory_export(&region, shared_memory_key("more", 4), 0, MIB);
@@ -277,7 +321,7 @@ static void descriptors_of_several_files_are_distinguished_and_seen_to_close(voi
     CHECK("of one file more", shared_memory_carry(&region, shared_memory_key("more", 4), fds[0]));
     close(fds[0]);
     CHECK("no end is known", !shared_memory_end_export(&region, links[0]));
-    CHECK_EQUAL("of its descriptors", shared_memory_collect(&region, 0), 0);
+    CHECK_EQUAL("of its descriptors", shared_memory_collect(&region, 0, 0), 0);
     for (int i = 0; i < MARKER_FILES; i++)
         unlink(paths[i]);
     slots_release(&region);
@@ -291,7 +335,8 @@ int main(void)
     descriptor_in_a_socket_outlives_all_processes();
     untracked_export_is_held_while_any_process_lives();
     concurrently_closed_descriptor_is_not_mistaken();
-    unopenable_file_does_not_count_as_the_drivers();
+    file_that_no_path_opens_is_seen_to_close();
+    file_that_no_path_opens_outlives_its_process();
     descriptors_of_several_files_are_distinguished_and_seen_to_close();
     return check_end();
 }

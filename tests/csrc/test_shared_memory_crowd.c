@@ -82,7 +82,7 @@ static int charge(void)
 {
     if (ledger_charge(&ledger, 0, BYTES) == 0)
         return 1;
-    ledger_refund(&ledger, 0, shared_memory_collect(&region, 0));
+    ledger_refund(&ledger, 0, shared_memory_collect(&region, 0, 0));
     return ledger_charge(&ledger, 0, BYTES) == 0;
 }
 

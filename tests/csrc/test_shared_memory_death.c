@@ -91,7 +91,7 @@ static link_t export_charged(void)
 
 static void collect(void)
 {
-    ledger_refund(&ledger, 0, shared_memory_collect(&region, 0));
+    ledger_refund(&ledger, 0, shared_memory_collect(&region, 0, 0));
 }
 
 /* The victim's part: first the preparation, then the section that it is stepped through. */

@@ -37,8 +37,11 @@ if TYPE_CHECKING:
 
     from shim_room import Room
 
+    from pyvgpu.region import Usage
+
 PLACES, THREADS = 16, 3
 WORK, REST, CLEAR, END = range(4)
+SETTLED_S = 2  # until no charge by an earlier limit is left
 PATIENCE_S = 30  # most time without progress of a tenant that is not stopped
 _HEAD = struct.Struct("IIQ48x")  # order, keeper, questions; see board.h
 _THREAD = struct.Struct("QQII24s80x")  # operations, refused, obeyed, -, doing
@@ -324,10 +327,27 @@ class Fire:
             assert peak <= self.quota, self.say(
                 f"device {device}: {peak} bytes were in use, the quota is {self.quota}"
             )
+        usage = self._settled()
+        assert self._is_allowed(usage), self.say(f"{usage}: {self._allowed} may be charged")
+
+    def _settled(self) -> Usage:
+        """Return the usage once it is allowed, or after some time.
+
+        A charge that was admitted by an earlier limit is there until its process has read the new
+        one, and is then taken back. A process may be stopped in between: it goes on.
+        """
+        end = time.monotonic() + SETTLED_S
         usage = self.room.usage()
-        assert usage.undecided or all(map(operator.le, usage.charged, self._allowed)), self.say(
-            f"{usage}: {self._allowed} may be charged"
-        )
+        for tenant in self._tenants:
+            if tenant.stopped_until and not self._is_allowed(usage):
+                tenant.go_on()
+        while not self._is_allowed(usage) and time.monotonic() < end:
+            time.sleep(0.01)
+            usage = self.room.usage()
+        return usage
+
+    def _is_allowed(self, usage: Usage) -> bool:
+        return bool(usage.undecided) or all(map(operator.le, usage.charged, self._allowed))
 
     def _stop_all(self) -> dict[int, tuple[list[int], list[int]]]:
         """Stop all tenants; return what each process is charged, and what it has, by device.

@@ -90,8 +90,18 @@ def divide():
         keep(each(cuda.cuMemAllocAsync, U64, SIZE(S), None),
              lambda p: again(cuda.cuMemFreeAsync, p, None))
         cuda.cuCtxSetCurrent(primary)
+def export_range(address):
+    fd = INT(-1)
+    result = cuda.cuMemGetHandleForAddressRange(byref(fd), U64(address), SIZE(S), 1, U64(0))
+    return fd.value if result == 0 else None
+def export_ranges():
+    linear = keep(got(take_memory(S)), lambda p: again(free, U64(p)))
+    handle = keep(got(make(S)), lambda h: again(drop, h))
+    mapped = handle and keep(got(show(handle, S)), lambda a: again(unmap, a, S))
+    for address in filter(None, (linear, mapped)):
+        keep(export_range(address), close)
 def alone():
-    for use in (import_external, import_own, bind_all, divide) * 2:
+    for use in (import_external, import_own, bind_all, divide, export_ranges) * 2:
         use()
 def let_go():
     while len(held) > 1:

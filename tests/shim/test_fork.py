@@ -9,17 +9,14 @@ quota there.
 import json
 import os
 import signal
-import threading
 
-import forked
+import audits
 import judge
 import parties
 import pytest
 from shim_room import GIB, MIB, ask_bare
 from waiting import wait_until
 
-from pyvgpu import names, region
-from pyvgpu.run import run_auditor
 from pyvgpu.simulation import simulator
 
 HELD = 512 * MIB
@@ -45,6 +42,10 @@ def hold():
 def done(*said):
     answer(said)
     signal.pause()
+SHARED_MEMORY, SHARED_DESCRIPTORS, PARENT_WAITS = 0x100, 0x400, 0x4000
+def clone(flags):
+    number = {"x86_64": 56, "aarch64": 220}[os.uname().machine]
+    return ctypes.PyDLL(None).syscall(number, flags | signal.SIGCHLD, 0, 0, 0, 0)
 """
 
 STAYS = {
@@ -114,6 +115,43 @@ current = P()
 check(cuda.cuCtxGetCurrent(byref(current)))
 for _ in range(3): threading.Thread(target=work, daemon=True).start()
 done(*[fork() for _ in range(20)])
+""",
+    "clone without fork handlers": """
+hold()
+child = clone(SHARED_DESCRIPTORS)
+if child == 0:
+    wait()
+done(child)
+""",
+    # The parent is killed in the call. Its child has its memory, and not a copy of it.
+    "vfork without exec": """
+hold()
+clone(SHARED_MEMORY | PARENT_WAITS)
+answer([])
+wait()
+""",
+    "parent execs": """
+hold()
+fork()
+os.execv(SELF[0], [*SELF[:3], "import signal; print([], flush=True); signal.pause()"])
+""",
+    "parent execs, and its child forks": """
+def be():
+    fork()
+    os._exit(0)
+hold()
+os.waitpid(fork(be), 0)
+os.execv(SELF[0], [*SELF[:3], "import signal; print([], flush=True); signal.pause()"])
+""",
+    "fork by a thread of several, and the main thread ends": """
+hold()
+def work():
+    child = fork()
+    while "Z" not in open("/proc/self/task/%d/stat" % os.getpid()).read().rpartition(")")[2]:
+        time.sleep(0.001)
+    done(child)
+threading.Thread(target=work).start()
+ctypes.CDLL(None).pthread_exit(None)
 """,
 }
 
@@ -189,38 +227,54 @@ def test_memory_of_a_dead_parent_is_charged_until_the_last_child_ends(
     assert judge.peak_bytes(machine) <= QUOTA
 
 
-def audit(room):
-    """Audit as `pyvgpu run` does, 30 times: the excess published, and whether it was marked."""
-    run_auditor.PERIOD_SECONDS = 0.01
-    auditor = run_auditor.Auditor(
-        run_auditor.Audited(
-            quota=room.quota,
-            usage=room.folder / names.USAGE_FILE,
-            devices=tuple(room.devices),
-            libnvidia_ml=room.driver.libnvidia_ml,
-            machine=room.machine.folder,
-        )
-    )
-    auditor.start()
-    threading.Event().wait(30 * run_auditor.PERIOD_SECONDS)
-    extra = region.read_extra(room.quota, 1)
-    auditor.stop()
-    return [max(of_slot[0] for of_slot in extra), (room.folder / names.TAMPERED_FILE).exists()]
-
-
 def test_a_childs_memory_stays_charged_through_audits_and_new_limits(room, machine, leave):
     """Every program that asks also clears dead slots, as after any number of minutes."""
     lives, _ = leave("hold(); done(fork())")
     rest = QUOTA - judge.used_bytes(machine) - room.reserve
     for _ in range(3):
-        assert forked.call(lambda: audit(room)) == [0, False]
+        assert audits.audit(room) == (0, False)
         room.set_vmemory(QUOTA)
         assert room.ask(TAKE) == [rest, 2, 0]
     lives.close()
     wait_until(lambda: is_empty(room, machine))
-    assert forked.call(lambda: audit(room)) == [0, False]
+    assert audits.audit(room) == (0, False)
     assert room.ask(TAKE) == [QUOTA - room.reserve, 2, 0]
     assert judge.peak_bytes(machine) <= QUOTA
+
+
+EXECS = """
+if len(sys.argv) == 2:
+    hold()
+    answer(fork(signal.pause))
+    os.read(0, 1)
+    source = open("/proc/self/cmdline").read().split("\\0")[3]
+    os.execv(sys.executable, [sys.executable, "-S", "-c", source, sys.argv[1], "again"])
+context()
+check(alloc(2 * int(sys.argv[1]))[0])
+answer("again")
+wait()
+"""
+
+
+def test_a_program_that_execs_is_charged_once_by_an_audit(room, machine):
+    """Its child keeps its earlier slot, with its pid."""
+    held = HELD // 2
+    with room.start(PARENT + EXECS, held) as program:
+        child = int(program.stdout.readline())
+
+        def exec_again():
+            program.stdin.write("\n")
+            program.stdin.flush()
+            assert program.stdout.readline() == '"again"\n'
+
+        try:
+            assert audits.audit(room, exec_again) == (0, False)
+            assert room.usage().charged[0] == 3 * held + 2 * room.reserve
+            assert room.ask(TAKE) == [QUOTA - 3 * held - 3 * room.reserve, 2, 0]
+        finally:
+            os.kill(child, signal.SIGKILL)
+            program.kill()
+    wait_until(lambda: is_empty(room, machine))
 
 
 @pytest.mark.slow
@@ -250,6 +304,39 @@ done(child)
     assert room.ask(TAKE) == [QUOTA - HELD - 2 * room.reserve, 2, 0]
     lives.close()
     wait_until(lambda: is_empty(room, machine))
+
+
+def test_a_child_keeps_the_memory_of_each_device(make_room, tmp_path):
+    machine = simulator.open_machine("h100:2", root=tmp_path / "two")
+    for device in (0, 1):
+        judge.watch(machine, device)
+    room = make_room(machine, vmemory=QUOTA, ordinals=(0, 1))
+    parent = room.start(
+        PARENT
+        + """
+for device in (0, 1):
+    context(device)
+    check(alloc(int(sys.argv[1]) * (1 + device))[0])
+done(fork())
+""",
+        HELD,
+    )
+    assert parent.stdout.readline()
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    held = [HELD + room.reserve, 2 * HELD + room.reserve]
+    assert [judge.used_bytes(machine, device) for device in (0, 1)] == held
+    assert list(room.usage().charged[:2]) == held
+    for device in (0, 1):
+        rest = QUOTA - held[device] - room.reserve
+        take = TAKE.replace("context()", f"context({device})")
+        assert room.ask(take) == [rest, 2, 0]
+    parent.stdin.close()
+    wait_until(lambda: not room.usage().slots)
+    for device in (0, 1):
+        assert judge.used_bytes(machine, device) == 0
+        assert judge.peak_bytes(machine, device) <= QUOTA
 
 
 @pytest.mark.slow
@@ -404,17 +491,6 @@ answer(info()[1] - info()[0])
     assert ask_bare(machine, source, HELD) >= HELD + 2 * machine.devices[0].context_bytes
 
 
-LIVES = """
-import signal
-def lives():
-    child = os.fork()
-    if child == 0:
-        os.closerange(0, 3)
-        signal.pause()
-    return child
-"""
-
-
 @pytest.fixture
 def shared(make_room, machine):
     judge.watch(machine)
@@ -423,7 +499,7 @@ def shared(make_room, machine):
 
 
 def test_child_keeps_open_the_imports_of_its_dead_parent(shared):
-    source = LIVES + parties.IPC
+    source = parties.LIVES + parties.IPC
     with parties.parties(shared, shared, source=source) as (owner, user):
         address = owner.get(f"take_memory({HELD})")
         user.get(f"open_({owner.get(f'give({address})')!r})")
@@ -441,7 +517,7 @@ def test_child_keeps_open_the_imports_of_its_dead_parent(shared):
 
 
 def test_child_keeps_a_dead_parents_export_until_it_is_imported(shared):
-    source = LIVES + parties.IPC
+    source = parties.LIVES + parties.IPC
     with parties.parties(shared, shared, source=source) as (owner, user):
         address = owner.get(f"take_memory({HELD})")
         owner.get(f"take_memory({64 * MIB})")
@@ -461,7 +537,7 @@ def test_child_keeps_a_dead_parents_export_until_it_is_imported(shared):
 
 def test_import_closed_by_a_process_is_closed_for_its_children(shared):
     """Closing an import ends it even if children have copies of the driver's descriptors."""
-    source = LIVES + parties.IPC
+    source = parties.LIVES + parties.IPC
     with parties.parties(shared, shared, source=source) as (owner, user):
         address = owner.get(f"take_memory({HELD})")
         there = user.get(f"open_({owner.get(f'give({address})')!r})")

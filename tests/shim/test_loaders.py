@@ -5,6 +5,7 @@ Each program is held to the quota or refused; none gets the driver without the s
 
 import subprocess
 
+import audits
 import debian
 import hook_table
 import pytest
@@ -35,6 +36,27 @@ answer([results, available()])
     held = 2 * (400 * MIB + room.reserve)
     assert held + 400 * MIB > 2 * GIB
     assert answer == [[0, 0, 2], 2 * GIB - held]
+
+
+def test_a_namespace_that_is_opened_later_is_charged_once_by_an_audit(room):
+    source = """
+context()
+first, _ = alloc(100 * MIB)
+answer(first); sys.stdin.readline()
+cuda = namespace()
+context()
+answer(alloc(400 * MIB)[0]); sys.stdin.read()
+"""
+    with room.start(NAMESPACES + source) as program:
+        assert program.stdout.readline() == "0\n"
+
+        def go_on():
+            program.stdin.write("\n")
+            program.stdin.flush()
+            assert program.stdout.readline() == "0\n"
+
+        assert audits.audit(room, go_on) == (0, False)
+        program.kill()
 
 
 def test_namespace_gives_back_all_it_held_when_the_program_ends(room):

@@ -159,3 +159,129 @@ answer(there - available())
 """
     )
     assert answer == 0
+
+
+# Two allocations, in one call that takes ranges, places and the first range of each place.
+BATCH = """
+def batch(form, ranges, *places):
+    addresses, sizes = zip(*ranges)
+    firsts, devices = zip(*places)
+    return getattr(cuda, form)(
+        (U64 * len(ranges))(*addresses), (SIZE * len(ranges))(*sizes), SIZE(len(ranges)),
+        (Place * len(places))(*(Place(1, device) for device in devices)),
+        (SIZE * len(places))(*firsts), SIZE(len(places)), U64(0), stream)
+stream = P()
+check(cuda.cuStreamCreate(byref(stream), UINT(1)))
+there, pointers = elsewhere(), [managed(32 * MIB), managed(64 * MIB)]
+ranges = [(pointers[0].value, 32 * MIB), (pointers[1].value + MIB, 4 * MIB)]
+"""
+
+
+@pytest.mark.parametrize("suffix", ["", "_ptsz"])
+@pytest.mark.parametrize("do", ["Prefetch", "DiscardAndPrefetch"])
+def test_each_range_of_a_batch_is_charged_to_its_own_place(room, do, suffix):
+    answer = room.ask(
+        MANAGED
+        + BATCH
+        + """
+form, charged = sys.argv[1], []
+for places in ([(0, 0)], [(0, 0), (1, 1)], [(0, 1)], [(0, 1), (1, 0)]):
+    check(batch(form, ranges, *places))
+    charged.append((there - elsewhere()) // MIB)
+for pointer in pointers:
+    check(free(pointer))
+answer([charged, elsewhere() == there])
+""",
+        f"cuMem{do}BatchAsync{suffix}",
+    )
+    assert answer == [[0, 64, 96, 96], True]
+
+
+def test_a_batch_of_which_a_range_does_not_fit_moves_nothing(room, machine):
+    judge.watch(machine, 1)
+    answer = room.ask(
+        MANAGED
+        + BATCH
+        + """
+check(cuda.cuCtxSetCurrent(second))
+check(alloc(available() - 48 * MIB)[0])
+check(cuda.cuCtxSetCurrent(first))
+there = elsewhere()
+refused = batch("cuMemPrefetchBatchAsync", ranges, (0, 1))
+left = there - elsewhere()
+answer([refused, left, batch("cuMemPrefetchBatchAsync", ranges[:1], (0, 1)), there - elsewhere()])
+"""
+    )
+    assert answer == [2, 0, 0, 32 * MIB]
+    assert judge.noted_bytes(machine, 1) <= QUOTA
+
+
+def test_a_batch_that_the_driver_refuses_leaves_no_charge(room):
+    """Its second range is longer than the allocation."""
+    answer = room.ask(
+        MANAGED
+        + BATCH
+        + """
+ranges[1] = (pointers[1].value, 65 * MIB)
+answer([batch("cuMemPrefetchBatchAsync", ranges, (0, 1)), there - elsewhere()])
+"""
+    )
+    assert answer == [1, 0]
+
+
+@pytest.fixture
+def three(make_room, tmp_path):
+    machine = simulator.open_machine("h100:3", root=tmp_path / "three")
+    return make_room(machine, vmemory=QUOTA, ordinals=(0, 1, 2))
+
+
+@pytest.mark.parametrize("allocate_on", [0, 2])
+def test_memory_is_charged_to_each_device_that_it_was_moved_to(three, allocate_on):
+    """Also to one that it is only advised to, and to each of them once."""
+    answer = three.ask(
+        f"""
+size = {SIZE}
+contexts = [context(ordinal) for ordinal in range(3)]
+def free_bytes():
+    found = []
+    for made in contexts:
+        check(cuda.cuCtxSetCurrent(made))
+        found.append(available())
+    check(cuda.cuCtxSetCurrent(contexts[{allocate_on}]))
+    return found
+before, pointer = free_bytes(), U64()
+check(cuda.cuMemAllocManaged(byref(pointer), SIZE(size), UINT(1)))
+def charged():
+    return [(old - new) // size for old, new in zip(before, free_bytes())]
+steps = [charged()]
+for device in (0, 1, 0, 2, 1):
+    if device == 1:
+        check(cuda.cuMemAdvise(pointer, SIZE(size), 3, device))
+    else:
+        check(cuda.cuMemPrefetchAsync(pointer, SIZE(size), device, None))
+    steps.append(charged())
+check(free(pointer))
+answer([steps, charged()])
+"""
+    )
+    first = [int(device == allocate_on) for device in range(3)]
+    second = [max(one, other) for one, other in zip(first, (1, 0, 0), strict=True)]
+    third = [max(one, other) for one, other in zip(second, (0, 1, 0), strict=True)]
+    assert answer == [[first, second, third, third, [1, 1, 1], [1, 1, 1]], [0, 0, 0]]
+
+
+def test_memory_moved_by_a_killed_process_is_free_on_every_device(room, machine):
+    with room.start(
+        MANAGED
+        + f"""
+pointer = managed({SIZE})
+check(prefetch(pointer, {SIZE}, 1))
+answer(0); sys.stdin.read()
+"""
+    ) as holder:
+        assert holder.stdout.readline() == "0\n"
+        assert list(room.usage().charged[:2]) == [SIZE + room.reserve] * 2
+        holder.kill()
+    whole = "context({}); answer(available())"
+    assert [room.ask(whole.format(device)) for device in (0, 1)] == [QUOTA - room.reserve] * 2
+    assert [judge.used_bytes(machine, device) for device in (0, 1)] == [0, 0]

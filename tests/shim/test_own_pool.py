@@ -1,7 +1,5 @@
 """Pools that a program creates, selects for a device, trims and destroys."""
 
-import time
-
 import judge
 import pytest
 from pool_source import OWN
@@ -163,13 +161,15 @@ def test_processes_with_pools_that_are_killed_never_hold_more_than_the_quota(mak
     churn = (
         OWN
         + """
-import random
+import itertools, random
 random.seed(int(sys.argv[2]))
 context()
 pools, live = [own_pool(), own_pool()], []
 keep_all(pools[0])
 answer("ready"); sys.stdin.readline()
-while True:
+for done in itertools.count():
+    if done == 500:
+        answer("churned")
     result, pointer = take_from(random.choice(pools), random.randrange(1, 400 * MIB))
     if result == 0:
         live.append(pointer)
@@ -185,7 +185,7 @@ while True:
         assert [process.stdout.readline() for process in processes] == ['"ready"\n'] * 4
         for process in processes:
             print(file=process.stdin, flush=True)
-        time.sleep(0.5)
+        assert [process.stdout.readline() for process in processes] == ['"churned"\n'] * 4
         for process in processes:
             process.kill()
             process.communicate()

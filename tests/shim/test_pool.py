@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from pool_source import POOL
-from shim_room import GIB, MIB
+from shim_room import GIB, MIB, ask_bare
 
 from pyvgpu.simulation import simulator
 
@@ -99,6 +99,28 @@ for _ in range(30):
 answer(results)
 """)
     assert answer == [0] * 30
+
+
+@pytest.mark.parametrize("devices", ["h100", "h100:2"], ids=["one device", "two devices"])
+def test_a_request_without_a_context_gets_the_drivers_error_and_no_charge(
+    make_room, tmp_path, devices
+):
+    machine = simulator.open_machine(devices, root=tmp_path / "machines")
+    source = f"""
+{POOL}
+context()
+check(take(MIB)[0])
+before = available()
+current = P()
+check(cuda.cuCtxPopCurrent_v2(byref(current)))
+found = [take(100 * MIB)[0]]
+check(cuda.cuCtxPushCurrent_v2(current))
+answer([*found, before - available()])
+"""
+    room = make_room(machine, ordinals=tuple(range(len(machine.devices))))
+    refused, charged = room.ask(source, "")
+    assert (refused, charged) == (ask_bare(machine, source, "")[0], 0)
+    assert refused != 0
 
 
 def test_absurd_size_is_refused(ask):

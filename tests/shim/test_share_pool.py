@@ -1,9 +1,12 @@
 """Exported pools: charged to their creator, whichever process has a block open."""
 
+import os
+import signal
+
 import judge
 import parties as sharing
 import pytest
-from parties import POOLS, QUOTA, held, held_at_last, parties
+from parties import LIVES, POOLS, QUOTA, held, held_at_last, parties
 from shim_room import GIB, MIB
 
 SIZE = 256 * MIB
@@ -108,3 +111,42 @@ def test_memory_over_an_importers_quota_is_not_opened(make_room, machine, opened
             opened(owner, user)
         assert user.ask("available()") == SIZE - 2 * MIB
         assert user.ask(f"drop({own})") == 0
+
+
+def test_a_child_keeps_what_its_dead_parent_had_opened(room, opened, machine):
+    judge.watch(machine)
+    with parties(room, room, source=LIVES + POOLS) as (owner, user):
+        opened(owner, user)
+        child = user.ask("lives()")
+        try:
+            user.kill()
+            owner.kill()
+            with parties(room, source=POOLS) as (witness,):
+                contexts = 2  # of the witness, and of the parent of the child
+                assert held_at_last(witness, room, SIZE, contexts) == SIZE
+                rest = witness.ask("available()")
+                assert witness.ask(f"alloc({rest} + 1)[0]") == 2
+                assert witness.ask(f"alloc({rest})[0]") == 0
+        finally:
+            os.kill(child, signal.SIGKILL)
+        with parties(room, source=POOLS) as (witness,):
+            assert held_at_last(witness, room, 0) == 0
+    assert judge.peak_bytes(machine) <= QUOTA
+
+
+def test_a_child_keeps_the_pool_of_its_dead_parent(room, opened, machine):
+    judge.watch(machine)
+    with parties(room, room, source=LIVES + POOLS) as (owner, user):
+        _, there = opened(owner, user)
+        child = owner.ask("lives()")
+        try:
+            owner.kill()
+            assert user.ask(f"free(U64({there}))") == 0
+            assert held(user, room) == SIZE
+        finally:
+            os.kill(child, signal.SIGKILL)
+        assert held_at_last(user, room, SIZE) == SIZE  # it has the pool open
+        user.kill()
+        with parties(room, source=POOLS) as (witness,):
+            assert held_at_last(witness, room, 0) == 0
+    assert judge.peak_bytes(machine) <= QUOTA

@@ -22,7 +22,7 @@ BUSY = ffi.offsetof("struct usage_file", "compute") + ffi.offsetof(
 # tests/shim/test_arguments.py calls them.
 NOT_SIMULATED = {
     *("cuLaunch", "cuLaunchGrid", "cuLaunchGridAsync"),
-    *(f"cuMem{do}BatchAsync" for do in ("cpy", "cpy3D", "Prefetch", "DiscardAndPrefetch")),
+    *(f"cuMem{do}BatchAsync" for do in ("cpy", "cpy3D")),
     *("cuMemcpyBatchAsync_v2", "cuMemcpy3DBatchAsync_v2", "cuMemBatchDecompressAsync"),
     *("cuMemcpyWithAttributesAsync", "cuMemcpy3DWithAttributesAsync"),
 }

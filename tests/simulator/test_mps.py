@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import tempfile
 from pathlib import Path
 
 import checkpoints
@@ -169,3 +170,29 @@ def test_a_client_cannot_be_checkpointed(daemon, machine):
         client.send("context(); answer(allocate(1))")
         assert client.answer() == 0
         assert caller.ask(f"[lock({client.pid}), checkpoint({client.pid})]") == [0, NOT_SUPPORTED]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="must be root, to become another user")
+@pytest.mark.parametrize(
+    ("options", "waits"), [((), True), (("-multiuser-server",), False)], ids=["one", "all"]
+)
+def test_another_user_is_served_at_once_only_by_a_server_for_all(options, waits):
+    with tempfile.TemporaryDirectory(prefix="pyvgpu-test-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        machines = folder / "machines"
+        machines.mkdir()
+        machines.chmod(0o1777)
+        machine = simulator.open_machine("h100", machines, mode="free")
+        with mps_room.daemon(machine, folder / "mps", *options) as daemon:
+            for path in (daemon.folder, *daemon.folder.iterdir()):
+                path.chmod(0o777)
+            with daemon.client() as one, daemon.client() as two:
+                one.send("context(); answer(enabled())")
+                assert one.answer() == 1
+                before = daemon.server
+                two.send(f"os.setgid(65534); os.setuid(65534); answer({INIT})")
+                if waits:  # until the first user's programs have ended, and with them the server
+                    one.process.kill()
+                assert two.answer() == 0
+                assert (daemon.server != before) is waits

@@ -166,6 +166,8 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
         *value = (int) process_units((uint32_t) process_device(device));
     else if (attribute == CU_DEVICE_ATTRIBUTE_MPS_ENABLED)
         *value = process.mps.connection >= 0;
+    else if (attribute == CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED)
+        *value = process.machine->config.law.dma_buf;
     else
         *value = attribute_value(config, (int) attribute);
     return CUDA_SUCCESS;

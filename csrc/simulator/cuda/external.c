@@ -57,7 +57,7 @@ static CUresult import_file(struct external *external, int fd)
     struct stat file;
     void *bytes;
 
-    if (fstat(fd, &file))
+    if (share_gave(process.machine, fd) || fstat(fd, &file)) /* a dma-buf, or none */
         return CUDA_ERROR_INVALID_HANDLE;
     REQUIRE((uint64_t) file.st_size >= external->size);
     external->charged = memory_round(external->size);

@@ -61,6 +61,63 @@ STREAM_CALL(cuMemPrefetchAsync_v2,
              unsigned int flags __attribute__((unused)), CUstream hStream),
             prefetch(stream, devPtr, count, ordinal_at(location)))
 
+/* A batch: places[k] applies to the ranges from indices[k] on. */
+struct batch {
+    CUdeviceptr *addresses;
+    size_t *sizes;
+    size_t count;
+    CUmemLocation *places;
+    size_t *indices;
+    size_t place_count;
+};
+
+static int ordinal_in(const struct batch *batch, size_t range)
+{
+    size_t place = 0;
+
+    while (place + 1 < batch->place_count && batch->indices[place + 1] <= range)
+        place++;
+    return ordinal_at(batch->places[place]);
+}
+
+static bool is_ordered(const struct batch *batch)
+{
+    for (size_t i = 1; i < batch->place_count; i++)
+        if (batch->indices[i] <= batch->indices[i - 1])
+            return false;
+    return !batch->indices[0] && batch->indices[batch->place_count - 1] < batch->count;
+}
+
+/* All ranges are checked before the first one moves. */
+static CUresult prefetch_batch(struct stream *stream, const struct batch *batch,
+                               unsigned long long flags)
+{
+    CUresult result = CUDA_SUCCESS;
+
+    REQUIRE(batch->addresses && batch->sizes && batch->places && batch->indices && !flags);
+    REQUIRE(batch->place_count && batch->place_count <= batch->count && is_ordered(batch));
+    REQUIRE(stream != stream->work->legacy);
+    for (size_t i = 0; i < batch->count && result == CUDA_SUCCESS; i++)
+        result = check(batch->addresses[i], batch->sizes[i], ordinal_in(batch, i));
+    for (size_t i = 0; i < batch->count && result == CUDA_SUCCESS; i++)
+        result = prefetch(stream, batch->addresses[i], batch->sizes[i], ordinal_in(batch, i));
+    return result;
+}
+
+/* Discarded memory keeps its bytes, which programs must not read. */
+#define BATCH_CALL(name)                                                                        \
+    STREAM_CALL(name,                                                                           \
+                (CUdeviceptr * dptrs, size_t *sizes, size_t count, CUmemLocation *prefetchLocs, \
+                 size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags,     \
+                 CUstream hStream),                                                             \
+                prefetch_batch(stream,                                                          \
+                               &(struct batch) {dptrs, sizes, count, prefetchLocs,              \
+                                                prefetchLocIdxs, numPrefetchLocs},              \
+                               flags))
+
+BATCH_CALL(cuMemPrefetchBatchAsync)
+BATCH_CALL(cuMemDiscardAndPrefetchBatchAsync)
+
 /* Advice moves nothing until a device touches the memory, which no kernel here does. */
 CUresult cuMemAdvise(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUdevice device)
 {

@@ -64,7 +64,9 @@ static void describe_named(void *entries, size_t index, const struct source_proc
         entry->name[0] = '\0';
 }
 
-/* If one of the three lists fails, nvidia-smi shows nothing at all, or hangs: so none does. */
+/* If one of the three lists failed, nvidia-smi would show nothing at all, or hang: an error gives
+ * an empty list.
+ */
 static nvmlReturn_t give_list(nvmlDevice_t device, enum nvml_list kind, unsigned int *count,
                               struct named_process *entries)
 {
@@ -95,8 +97,8 @@ static nvmlReturn_t graphics_list(nvmlDevice_t device, unsigned int *count,
     return give_list(device, NVML_LIST_GRAPHICS, count, entries);
 }
 
-/* Give a process its part of the remaining instants of one engine, but at least one: nvidia-smi
- * shows a process that is in no record without a load, not with a load of 0.
+/* Assign a process its share of the remaining records of one engine, and at least one: nvidia-smi
+ * shows no load, instead of 0, for a process that is in no record.
  */
 static size_t fill_instants(struct load_record *records, size_t count, size_t from,
                             enum load_engine engine, uint32_t pid, unsigned int percent)

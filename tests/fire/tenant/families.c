@@ -8,6 +8,7 @@ const struct family *const families[] = {
     &family_mipmap,      &family_sparse,   &family_graph,    &family_graph_kept, &family_captured,
     &family_letter,      &family_opened,   &family_opened,   &family_sent,       &family_sent_pool,
     &family_received,    &family_received, &family_received, &family_green,      &family_filled,
+    &family_buffer,
 };
 
 const unsigned family_count = LENGTH(families);

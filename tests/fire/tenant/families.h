@@ -9,7 +9,7 @@ extern const struct family family_linear, family_rows, family_managed, family_ex
 extern const struct family family_ordered, family_ordered_own, family_filled;
 extern const struct family family_physical, family_mapped, family_multicast;
 extern const struct family family_array, family_mipmap, family_sparse;
-extern const struct family family_green;
+extern const struct family family_green, family_buffer;
 extern const struct family family_graph, family_captured, family_graph_kept;
 extern const struct family family_letter, family_opened, family_sent, family_received,
     family_sent_pool;

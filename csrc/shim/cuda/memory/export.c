@@ -149,6 +149,17 @@ CUresult export_settle(struct physical *physical, uint64_t bytes)
     return result;
 }
 
+/* The key of the memory's IPC handle, so that its importers find the same export, if it gets one
+ * later; or another one, where it can have no such handle. */
+static uint64_t key_of(const struct allocation *memory)
+{
+    CUipcMemHandle handle;
+
+    return driver.cuIpcGetMemHandle(&handle, memory->address) == CUDA_SUCCESS
+               ? share_ipc_key(&handle)
+               : shared_memory_new_key(&shim.region);
+}
+
 /* Let others have the linear memory *found* by a descriptor; 0 if another thread frees it
  * meanwhile, perhaps without having seen the export. */
 static int export_linear(const struct allocation *found, const void *shareable)
@@ -156,7 +167,7 @@ static int export_linear(const struct allocation *found, const void *shareable)
     struct allocation now;
     uint64_t key;
 
-    if (!share_export(found, shared_memory_new_key(&shim.region)) ||
+    if (!share_export(found, found->link ? 0 : key_of(found)) ||
         !allocations_find(ALLOCATION_LINEAR, found->address, &now) || !now.link)
         return 0;
     key = shared_memory_key_of(&shim.region, now.link);

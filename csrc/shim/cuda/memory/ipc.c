@@ -7,14 +7,8 @@
 #include "shim/cuda/memory/ipc_imports.h"
 #include "shim/cuda/memory/share.h"
 #include "shim/driver.h"
-#include "core/shared_memory.h"
 
 #include <string.h>
-
-static uint64_t key_of(const CUipcMemHandle *handle)
-{
-    return shared_memory_key(handle, sizeof(*handle));
-}
 
 CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
 {
@@ -30,7 +24,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
     /* An address inside of an allocation gives the handle of the whole allocation. */
     driver.cuMemGetAddressRange_v2(&base, NULL, address);
     if (allocations_find(ALLOCATION_LINEAR, base, &allocation) &&
-        !share_export(&allocation, key_of(handle))) {
+        !share_export(&allocation, share_ipc_key(handle))) {
         memset(handle, 0, sizeof(*handle));
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -68,7 +62,7 @@ static CUresult open_handle(opener_t *opener, CUdeviceptr *address, CUipcMemHand
     if (result != CUDA_SUCCESS)
         return result;
     opened.device = (uint8_t) charge.device;
-    opened.link = share_import(key_of(&handle));
+    opened.link = share_import(share_ipc_key(&handle));
     result = opener(address, handle, flags);
     if (result == CUDA_SUCCESS) {
         opened.address = *address;

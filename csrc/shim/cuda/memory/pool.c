@@ -32,11 +32,10 @@ static int read_attribute(const struct pool_charge *growth, CUmemPool_attribute 
                           uint64_t *value)
 {
     CUmemoryPool handle = handle_of((const struct pool *) growth);
-    cuuint64_t answer = 0;
-    CUresult result =
-        handle ? driver.cuMemPoolGetAttribute(handle, name, &answer) : CUDA_ERROR_INVALID_VALUE;
+    CUresult result;
 
-    *value = answer;
+    *value = 0;
+    result = handle ? driver.cuMemPoolGetAttribute(handle, name, value) : CUDA_ERROR_INVALID_VALUE;
     return result == CUDA_SUCCESS || result == CUDA_ERROR_INVALID_VALUE ||
            result == CUDA_ERROR_INVALID_HANDLE;
 }

@@ -29,12 +29,15 @@ static CUresult ask(const struct order *order)
     return STREAM_CALL(stream, cuMemAllocAsync)(order->address, order->bytes, stream->handle);
 }
 
-/* The pool that serves requests on a stream; NULL, with an error, if there is none. */
+/* The pool that serves requests on a stream; NULL, with an error, if there is none. With one device
+ * it is the same for all streams; whether there is a context, the driver says. */
 static struct pool *pool_of_stream(CUstream stream, CUresult *error)
 {
     CUcontext context = NULL;
-    int device;
+    int device = shim_only_device();
 
+    if (likely(device >= 0))
+        return pool_current((unsigned) device, error);
     *error = context_owns_stream(stream) ? driver.cuStreamGetCtx(stream, &context)
                                          : driver.cuCtxGetCurrent(&context);
     if (*error != CUDA_SUCCESS)
@@ -43,6 +46,19 @@ static struct pool *pool_of_stream(CUstream stream, CUresult *error)
     if (device < 0)
         *error = CUDA_ERROR_INVALID_CONTEXT;
     return device < 0 ? NULL : pool_current((unsigned) device, error);
+}
+
+/* The driver's error if a request that is to be refused has no context; with several devices
+ * pool_of_stream() has found one. */
+static OUT_OF_LINE CUresult find_context(const struct order *order)
+{
+    CUcontext context = NULL;
+    CUresult result = CUDA_SUCCESS;
+
+    if (order->from_named || context_owns_stream(order->stream.handle))
+        return CUDA_SUCCESS;
+    result = driver.cuCtxGetCurrent(&context);
+    return result == CUDA_SUCCESS && !context ? CUDA_ERROR_INVALID_CONTEXT : result;
 }
 
 /* The driver took more than was charged: free the block, and trim the pool. */
@@ -78,7 +94,7 @@ static CUresult allocate_from(struct pool *pool, const struct order *order, unsi
                           .subject = &order->stream,
                           .bytes = order->bytes,
                           .worst = pool_charge_chunks(order->bytes)};
-    CUresult result;
+    CUresult result, error;
 
     pool_ranges_note_stream(&order->stream);
     result = pool_charge_reserve(&claim, &order->stream);
@@ -88,6 +104,9 @@ static CUresult allocate_from(struct pool *pool, const struct order *order, unsi
             pool_find_claim(&claim, changes);
         if (likely(result == CUDA_SUCCESS))
             note_block(&claim, order);
+    } else {
+        error = find_context(order);
+        result = error == CUDA_SUCCESS ? result : error;
     }
     pool = (struct pool *) claim.growth;
     if (unlikely(pool_charge_settle(&claim) != 0) && result == CUDA_SUCCESS)
@@ -120,8 +139,10 @@ static CUresult allocate(const struct order *order)
         if (!pool)
             return error;
     }
-    if (unlikely(order->bytes > UINT64_MAX / 2))
-        return charge_refused(pool->growth.device, order->bytes);
+    if (unlikely(order->bytes > UINT64_MAX / 2)) {
+        error = find_context(order);
+        return error == CUDA_SUCCESS ? charge_refused(pool->growth.device, order->bytes) : error;
+    }
     return allocate_from(pool, order, changes);
 }
 

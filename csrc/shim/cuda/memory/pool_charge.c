@@ -72,21 +72,18 @@ static void note_size(const struct pool_charge *growth)
         shared_memory_resize(&shim.region, growth->link, growth->settled + growth->pending);
 }
 
-static int try_charge(struct claim *claim)
+static OUT_OF_LINE void note_charge(struct pool_charge *growth)
+{
+    spin_lock(&growth->locked, LOCK_POOL);
+    note_size(growth);
+    spin_unlock(&growth->locked, LOCK_POOL);
+}
+
+/* The charge of the claim did not fit. */
+static OUT_OF_LINE int leave(struct claim *claim)
 {
     struct pool_charge *growth = claim->growth;
 
-    spin_lock(&growth->locked, LOCK_POOL);
-    enter(claim);
-    spin_unlock(&growth->locked, LOCK_POOL);
-    if (likely(charge_try(growth->device, claim->charged) == 0)) {
-        if (unlikely(__atomic_load_n(&growth->link, __ATOMIC_ACQUIRE))) {
-            spin_lock(&growth->locked, LOCK_POOL);
-            note_size(growth);
-            spin_unlock(&growth->locked, LOCK_POOL);
-        }
-        return 0;
-    }
     spin_lock(&growth->locked, LOCK_POOL);
     ask_no_more(claim);
     growth->pending -= claim->charged;
@@ -94,6 +91,20 @@ static int try_charge(struct claim *claim)
     spin_unlock(&growth->locked, LOCK_POOL);
     claim->charged = 0;
     return -ENOMEM;
+}
+
+static int try_charge(struct claim *claim)
+{
+    struct pool_charge *growth = claim->growth;
+
+    spin_lock(&growth->locked, LOCK_POOL);
+    enter(claim);
+    spin_unlock(&growth->locked, LOCK_POOL);
+    if (unlikely(charge_try(growth->device, claim->charged) != 0))
+        return leave(claim);
+    if (unlikely(__atomic_load_n(&growth->link, __ATOMIC_ACQUIRE)))
+        note_charge(growth);
+    return 0;
 }
 
 /* Mark the claim as relying if it is the only one: others could take the room first. */
@@ -153,6 +164,7 @@ static int apply(struct claim *claim, unsigned version, const uint64_t *held, ui
     unsigned device = growth->device; /* without users, growth may be reused before the refund */
     uint64_t covered;
     uint64_t kept;
+    int64_t more;
 
     spin_lock(&growth->locked, LOCK_POOL);
     if (unlikely(held && growth->version != version)) {
@@ -161,8 +173,9 @@ static int apply(struct claim *claim, unsigned version, const uint64_t *held, ui
     }
     claim->alone &= growth->version == claim->version && growth->asking == 1 && !growth->trims;
     growth->version++;
-    if (growth->source->note_held)
-        growth->source->note_held(growth, claim, held ? (int64_t) (*held - growth->held) : 0);
+    more = held ? (int64_t) (*held - growth->held) : 0;
+    if ((more || claim->fresh) && growth->source->note_held)
+        growth->source->note_held(growth, claim, more);
     if (held)
         growth->held = *held;
     growth->users -= claim->begun ? 1 : 0;
@@ -200,11 +213,9 @@ static uint64_t settle_to_held(struct claim *claim)
     return 0;
 }
 
-int pool_charge_settle(struct claim *claim)
+static OUT_OF_LINE int charge_missing(struct claim *claim, uint64_t missing)
 {
-    uint64_t missing = settle_to_held(claim);
-
-    while (unlikely(missing)) {
+    while (missing) {
         claim->worst = missing;
         if (try_charge(claim) != 0) {
             apply(claim, 0, NULL, &missing);
@@ -213,6 +224,13 @@ int pool_charge_settle(struct claim *claim)
         missing = settle_to_held(claim);
     }
     return 0;
+}
+
+int pool_charge_settle(struct claim *claim)
+{
+    uint64_t missing = settle_to_held(claim);
+
+    return likely(!missing) ? 0 : charge_missing(claim, missing);
 }
 
 void pool_charge_move(struct claim *claim, struct pool_charge *growth)
@@ -383,12 +401,28 @@ static int make_room(struct claim *claim)
     return try_charge(claim);
 }
 
-CUresult pool_charge_reserve(struct claim *claim, const struct stream *stream)
+/* The charge did not fit. */
+static OUT_OF_LINE CUresult reserve_otherwise(struct claim *claim, const struct stream *stream)
 {
     CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    struct pool_charge *growth = claim->growth;
     CUresult result = CUDA_SUCCESS;
+
+    if (stream)
+        result = STREAM_CALL(stream, cuStreamIsCapturing)(stream->handle, &capture);
+    claim->captured = capture != CU_STREAM_CAPTURE_STATUS_NONE;
+    if (result != CUDA_SUCCESS || claim->captured)
+        return result;
+    driver.cuThreadExchangeStreamCaptureMode(&mode);
+    if (make_room(claim) != 0)
+        result = charge_refused(claim->growth->device, claim->bytes);
+    driver.cuThreadExchangeStreamCaptureMode(&mode);
+    return result;
+}
+
+CUresult pool_charge_reserve(struct claim *claim, const struct stream *stream)
+{
+    struct pool_charge *growth = claim->growth;
 
     /* If the rest of the quota was too small for the last claim, it usually is for the next one. */
     if (unlikely(__atomic_load_n(&growth->is_short, __ATOMIC_RELAXED)) && !capture_is_going_on() &&
@@ -400,16 +434,7 @@ CUresult pool_charge_reserve(struct claim *claim, const struct stream *stream)
         return CUDA_SUCCESS;
     }
     __atomic_store_n(&growth->is_short, 1, __ATOMIC_RELAXED);
-    if (stream)
-        result = STREAM_CALL(stream, cuStreamIsCapturing)(stream->handle, &capture);
-    claim->captured = capture != CU_STREAM_CAPTURE_STATUS_NONE;
-    if (result != CUDA_SUCCESS || claim->captured)
-        return result;
-    driver.cuThreadExchangeStreamCaptureMode(&mode);
-    if (make_room(claim) != 0)
-        result = charge_refused(claim->growth->device, claim->bytes);
-    driver.cuThreadExchangeStreamCaptureMode(&mode);
-    return result;
+    return reserve_otherwise(claim, stream);
 }
 
 void pool_charge_after_fork(void)

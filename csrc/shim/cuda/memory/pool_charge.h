@@ -31,8 +31,8 @@ struct pool_charge_source {
     /* Make the driver release unused memory, no more than *bytes* if it can limit that. Does not
      * wait for the device. */
     void (*trim)(struct pool_charge *growth, uint64_t bytes);
-    /* The held bytes have changed by *more* (less: negative), with *claim* settled. May be NULL;
-     * called with the lock held. */
+    /* The held bytes have changed by *more* (less: negative), with *claim* settled, or the claim
+     * has fresh bytes. May be NULL; called with the lock held. */
     void (*note_held)(struct pool_charge *growth, const struct claim *claim, int64_t more);
 };
 

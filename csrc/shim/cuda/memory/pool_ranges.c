@@ -352,8 +352,6 @@ void pool_ranges_note_held(struct pool_charge *growth, const struct claim *claim
     struct extent rest = {.owner = &pool->extents, .lane = &extents_any};
     const struct extent *block;
 
-    if (likely(!more && !claim->fresh))
-        return;
     if (more > 0)
         __atomic_store_n(&pool->grew, 1, __ATOMIC_RELAXED);
     spin_lock(&locked, LOCK_POOL_RANGES);

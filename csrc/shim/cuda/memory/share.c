@@ -41,6 +41,11 @@ uint16_t share_export(const struct allocation *allocation, uint64_t key)
     return link;
 }
 
+uint64_t share_ipc_key(const CUipcMemHandle *handle)
+{
+    return shared_memory_key(handle, sizeof(*handle));
+}
+
 uint16_t share_offer(uint16_t link, unsigned device, uint64_t bytes, const void *shareable,
                      CUmemAllocationHandleType type)
 {
@@ -149,11 +154,27 @@ int share_end(const struct allocation *allocation)
     return 0;
 }
 
-int share_collect(unsigned device)
+static int collect(unsigned device, int early)
 {
-    uint64_t bytes = shared_memory_collect(&shim.region, device);
+    uint64_t bytes = shared_memory_collect(&shim.region, device, early);
 
     if (bytes)
         ledger_refund(&shim.ledger, device, bytes);
     return bytes != 0;
+}
+
+int share_collect(unsigned device)
+{
+    return collect(device, 0);
+}
+
+void share_collect_all(void)
+{
+    int early;
+
+    if (likely(!__atomic_load_n(&shim.region.shared_memory_freed, __ATOMIC_RELAXED)))
+        return;
+    early = shared_memory_is_early();
+    for (unsigned device = 0; device < shim.limits.device_count; device++)
+        collect(device, early);
 }

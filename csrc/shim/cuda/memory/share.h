@@ -13,6 +13,9 @@
 /* Let others open *allocation*, an entry of the table: its link, or 0 if they must not. */
 uint16_t share_export(const struct allocation *allocation, uint64_t key);
 
+/* The key of memory that has this IPC handle. */
+uint64_t share_ipc_key(const CUipcMemHandle *handle);
+
 /* The driver wrote a handle to *shareable*, by which others can open *bytes* charged on *device*.
  * Returns their link: a new one, unless *link* exists already; 0: they must not be shared. */
 uint16_t share_offer(uint16_t link, unsigned device, uint64_t bytes, const void *shareable,
@@ -51,5 +54,8 @@ int share_end(const struct allocation *allocation);
 /* Refund memory on *device* that this process freed while others had it open, and that they have
  * closed by now; 0 if there is none. */
 int share_collect(unsigned device);
+
+/* The same on all devices, for a call that the program may repeat often. */
+void share_collect_all(void);
 
 #endif

@@ -213,20 +213,29 @@ int64_t flight_unmarked(const struct flight_lane *lane)
     return lane->open.guessed || lane->doubted ? 0 : FLIGHT_CLOSE_NS;
 }
 
+/* By chance: programs repeat the same launches, and with a counter the same ones would be measured
+ * again and again, and others never. */
+static int is_one_of(unsigned many)
+{
+    static uint32_t seed = 1;
+
+    seed = seed * 1664525U + 1013904223U;
+    return (seed >> 16) % many == 0;
+}
+
 /* Prefer shapes that were never measured, then those whose cost may include others' time slices. */
 static int wants_sample(struct flight_lane *lane, const struct cost *cost, int waits, uint64_t now)
 {
-    static unsigned samples;
-
     if (now - lane->sampled_ns < SAMPLE_NS || cost->pending || lane->by_clock ||
         (!waits && flight_waits(lane)) || lane->count > FLIGHT_PIECES - 3)
         return 0;
     if (waits)
-        return cost->state == COST_GUESSED || samples++ % KNOWN_EVERY == 0;
+        return cost->state == COST_GUESSED || is_one_of(KNOWN_EVERY);
     if (lane->surprise)
         return 1;
     /* If the device is idle before it, the sample measures more than the launch. */
-    if (cost->state == COST_MEASURED && samples++ % KNOWN_EVERY)
+    if (cost->state == COST_MEASURED && lane->device->governor.suspect_ns < now &&
+        !is_one_of(KNOWN_EVERY))
         return 0;
     if (lane->count || cost->state == COST_GUESSED || lane->idle_samples++ % IDLE_EVERY == 0)
         return 1;

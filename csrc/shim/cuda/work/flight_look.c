@@ -257,7 +257,7 @@ static uint64_t perhaps_until(const struct flight_lane *lane)
 }
 
 /* A lane's thread may launch while the caller looks at the lane: so a single look is no proof, and
- * governor_rest() publishes only at its second call. */
+ * idle_rest() publishes only at its second call. */
 void flight_note_rest(struct pace_device *device, uint64_t now)
 {
     uint64_t since = 0;
@@ -269,7 +269,7 @@ void flight_note_rest(struct pace_device *device, uint64_t now)
     FLIGHT_EACH(lane)
     if (lane->device == device) {
         if (flight_is_unfinished(lane)) {
-            governor_work(&device->governor, now);
+            idle_work(&device->governor.idle, now);
             return;
         }
         since = latest(since, lane->done_ns);
@@ -283,7 +283,7 @@ void flight_note_rest(struct pace_device *device, uint64_t now)
         __atomic_compare_exchange_n(&lane->need, &nothing, FLIGHT_OPEN, 0, __ATOMIC_SEQ_CST,
                                     __ATOMIC_RELAXED);
     }
-    governor_rest(&device->governor, since, now);
+    idle_rest(&device->governor.idle, since, now);
 }
 
 /* How much of a lane's first piece was done while other streams kept the device at work, which is

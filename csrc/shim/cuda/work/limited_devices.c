@@ -119,7 +119,7 @@ void pace_open(void)
         limited_devices[i].governor.shared = &usage->compute[i];
         limited_devices[i].governor.work = &usage->work[i][shim.region.slot];
         limited_devices[i].clock.slot = (uint32_t) shim.region.slot;
-        limited_devices[i].governor.idle = idle_of(i);
+        limited_devices[i].governor.idle.words = idle_of(i);
         limited_devices[i].governor.progress.words = progress_of(i);
     }
     set_state();

@@ -329,8 +329,8 @@ void pace_give(struct pace_work *work, const struct costs_key *key, int64_t gues
         }
         lane->left_ns -= work->paid_ns;
     }
-    if (!lane || governor_rests(&device->governor))
-        governor_work(&device->governor, now_ns());
+    if (!lane || idle_rests(&device->governor.idle))
+        idle_work(&device->governor.idle, now_ns());
     errno = error;
 }
 

@@ -25,8 +25,7 @@ static CUresult after(CUresult result, const struct stream *stream, int all)
     pace_waited(stream, all && result == CUDA_SUCCESS);
     deferred_free_settle();
     pool_charge_reread(-1);
-    for (unsigned device = 0; device < shim.limits.device_count; device++)
-        share_collect(device);
+    share_collect_all();
     return result;
 }
 

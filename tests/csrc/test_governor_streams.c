@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_governor_streams.c -- the governor: random work of streams, purchases by threads. */
+#include "check.h"
+#include "core/compiler.h"
+#include "governor_rows.h"
+
+#include <pthread.h>
+
+enum { STREAMS = 3, QUEUED = 4 };
+
+/* A stream of a simulated device: its work in flight runs one after the other. */
+struct lane {
+    struct governor_piece pieces[QUEUED];
+    int count;
+    uint64_t end_ns;  /* on the axis */
+    uint64_t free_ns; /* when all its work is done */
+};
+
+static struct lane lanes[STREAMS];
+static uint64_t state; /* xorshift, the same in each run */
+static int64_t any_ns; /* time in which any stream ran */
+
+static int64_t draw(int64_t below)
+{
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return (int64_t) (state % (uint64_t) below);
+}
+
+static void seed(uint64_t number)
+{
+    state = number * UINT64_C(0x9e3779b97f4a7c15);
+    memset(lanes, 0, sizeof(lanes));
+    any_ns = 0;
+}
+
+static void launch(struct lane *lane, int64_t expected_ns, int64_t took_ns, uint64_t now)
+{
+    uint64_t from = lane->free_ns > now ? lane->free_ns : now;
+
+    lane->pieces[lane->count++] = (struct governor_piece) {from, now, from + (uint64_t) took_ns,
+                                                           expected_ns, .joins = from > now};
+    lane->free_ns = from + (uint64_t) took_ns;
+}
+
+static void note_running(uint64_t from, uint64_t until)
+{
+    uint64_t last = from;
+
+    for (int i = 0; i < STREAMS; i++)
+        if (lanes[i].free_ns > last)
+            last = lanes[i].free_ns < until ? lanes[i].free_ns : until;
+    any_ns += (int64_t) (last - from);
+}
+
+/* Finish completed work, and settle with the rest. */
+static void look(uint64_t now)
+{
+    struct governor_flight flight = {.since_ns = now};
+
+    for (int i = 0; i < STREAMS; i++) {
+        struct lane *lane = &lanes[i];
+        int done = 0;
+
+        while (done < lane->count && lane->pieces[done].until_ns <= now)
+            governor_finish(&governor, &lane->pieces[done++], &view, now);
+        lane->count -= done;
+        memmove(lane->pieces, lane->pieces + done, (size_t) lane->count * sizeof(*lane->pieces));
+    }
+    for (int i = 0; i < STREAMS; i++) {
+        struct lane *lane = &lanes[i];
+        int64_t ahead = 0;
+        uint64_t place;
+
+        for (int j = 0; j < lane->count; j++)
+            ahead += lane->pieces[j].expected_ns;
+        place = governor_place(&governor, 0, ahead);
+        lane->end_ns = lane->end_ns < place ? lane->end_ns : place;
+        if (!lane->count)
+            continue;
+        flight.running = 1;
+        flight.ahead_ns += ahead;
+        if (lane->pieces[0].from_ns < flight.since_ns)
+            flight.since_ns = lane->pieces[0].from_ns;
+        if (lane->end_ns > flight.end_ns)
+            flight.end_ns = lane->end_ns;
+    }
+    governor_settle(&governor, &view, &flight, now);
+}
+
+/* Streams that always have more work, expected too long or too short, concurrently; all of them
+ * check every 100 us. The device is theirs for their share of the time. */
+static void share_of_streams(uint32_t percent, int streams)
+{
+    struct governor_share share = {.own = CLOCK_WHOLE / 100 * percent};
+    const uint64_t time = 5000 * MS;
+    int64_t due = (int64_t) time / 100 * percent;
+    uint64_t now = start, until;
+    int unpaid = 0, unequal = 0, behind = 0;
+
+    share.limit = share.own;
+    for (; now < start + time; now += (uint64_t) MS / 10) {
+        note_running(now - (uint64_t) MS / 10, now);
+        look(now);
+        for (int i = 0; i < streams; i++) {
+            int64_t took = 1 + draw(draw(4) ? MS / 4 : 4 * MS);
+            int64_t expected = took * (1 + draw(16)) / 8 + 1;
+            uint64_t end = governor_place(&governor, lanes[i].end_ns, expected);
+
+            if (lanes[i].count == QUEUED ||
+                !governor_buy(&governor, &share, end, expected, now, &until))
+                continue;
+            unpaid += governor.paid_ns < end;
+            lanes[i].end_ns = end;
+            launch(&lanes[i], expected, took, now);
+        }
+        unequal += shared.busy_ns != governor.paid_ns;
+        behind += governor.paid_ns < governor.busy_ns;
+    }
+    CHECK_EQUAL("what begins is paid, or another stream's", unpaid, 0);
+    CHECK_EQUAL("all that was paid is from the budget", unequal, 0);
+    CHECK_EQUAL("nothing is done that is not paid", behind, 0);
+    CHECK("not more than the share", any_ns <= due + due / 50 + 40 * MS);
+    CHECK("nor less", any_ns >= due - due / 50 - 40 * MS);
+    CHECK("no more is measured than any ran", (int64_t) governor.busy_ns <= any_ns + any_ns / 50);
+    look(now + 100 * (uint64_t) MS);
+    CHECK_EQUAL("in the end what was measured is charged", shared.busy_ns, governor.busy_ns);
+}
+
+static void test_random_streams_get_their_share(void)
+{
+    for (uint64_t number = 1; number <= 12; number++) {
+        begin();
+        seed(number);
+        share_of_streams((uint32_t) (10 + 20 * (number % 4)), 1 + (int) (number % STREAMS));
+    }
+}
+
+/* For any order of buy, pay, trust, finish and settle, alone or beside others: the budget is
+ * charged what is paid, and once all work is done that equals the measured time. */
+static void play(int beside)
+{
+    uint64_t now = row_start, until;
+    int64_t trusted = 0;
+    int unequal = 0, negative = 0;
+
+    for (int i = 0; i < 4000; i++) {
+        struct lane *lane = &lanes[draw(STREAMS)];
+        int64_t took = 1 + draw(draw(4) ? MS / 4 : 20 * MS);
+        int64_t expected = took * (1 + draw(32)) / 8 + 1;
+        uint64_t end = governor_place(&governor, lane->end_ns, expected);
+
+        now += (uint64_t) draw(draw(8) ? MS / 10 : 4 * MS);
+        if (beside && !draw(20)) {
+            read_clock(draw(3) ? start : now, now);
+            view.sharers = 2;
+        }
+        if (!draw(500))
+            view.valid = 0;
+        switch (draw(8)) {
+        case 0:
+            if (!governor_buy(&governor, &half, end, expected, now, &until))
+                break;
+            governor_trust(&governor, expected);
+            trusted += expected;
+            break;
+        case 1:
+            if (!draw(100))
+                governor_reset_overlap(&governor);
+            break;
+        case 2:
+        case 3:
+            look(now);
+            break;
+        default:
+            if (lane->count == QUEUED)
+                break;
+            if (!governor_buy(&governor, &half, end, expected, now, &until)) {
+                if (draw(10))
+                    break;
+                governor_pay(&governor, end, expected);
+            }
+            lane->end_ns = end;
+            launch(lane, expected, took, now);
+            lane->pieces[lane->count - 1].guessed = !draw(10);
+            lane->pieces[lane->count - 1].crowded = !draw(4);
+        }
+        unequal += shared.busy_ns != governor.paid_ns;
+        negative += (int64_t) governor.busy_ns < 0 || governor.paid_ns > UINT64_MAX / 2;
+    }
+    CHECK_EQUAL("the budget is charged what is paid", unequal, 0);
+    CHECK_EQUAL("nothing is less than nothing", negative, 0);
+    CHECK("no more is measured than time passed",
+          (int64_t) governor.busy_ns - trusted <= (int64_t) (now - row_start) + BIN);
+    look(now + 1000 * (uint64_t) MS);
+    CHECK_EQUAL("in the end what was measured is charged", shared.busy_ns, governor.busy_ns);
+    CHECK_EQUAL("and paid", governor.paid_ns, governor.busy_ns);
+    CHECK_EQUAL("and all is finished", work.begun, work.finished);
+    CHECK("which is something", governor.busy_ns > (uint64_t) (100 * MS));
+}
+
+static void test_charges_equal_measurements(void)
+{
+    for (uint64_t number = 1; number <= 40; number++) {
+        begin();
+        seed(number);
+        play((int) number % 2);
+    }
+}
+
+enum { THREADS = 4, BUYS = 100000 };
+
+static void *buy_often(void *unused)
+{
+    for (int64_t i = 1; i <= BUYS; i++)
+        buy(i * 1000, 1000);
+    return unused;
+}
+
+static void buy_with_threads(void)
+{
+    pthread_t threads[THREADS];
+
+    shared.budget_ns = 1000 * MS;
+    for (int i = 0; i < THREADS; i++)
+        pthread_create(&threads[i], NULL, buy_often, NULL);
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+}
+
+static void test_concurrent_purchases_pay_once(void)
+{
+    buy_with_threads();
+    CHECK_EQUAL("one by one", governor.paid_ns, THREADS * BUYS * 1000);
+    CHECK_EQUAL("is charged once", shared.busy_ns, THREADS * BUYS * 1000);
+    CHECK_EQUAL("from the budget", shared.budget_ns, 1000 * MS - INT64_C(1000) * THREADS * BUYS);
+    begin();
+    governor.overlap = CLOCK_WHOLE / THREADS / 2;
+    buy_with_threads();
+    CHECK_EQUAL("together", governor.paid_ns, BUYS * 1000);
+    CHECK_EQUAL("is charged once", shared.busy_ns, BUYS * 1000);
+    CHECK_EQUAL("and all is in flight", governor.ahead_ns, INT64_C(1000) * THREADS * BUYS);
+}
+
+int main(void)
+{
+    static void (*const tests[])(void) = {
+        test_random_streams_get_their_share,
+        test_charges_equal_measurements,
+        test_concurrent_purchases_pay_once,
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(tests); i++) {
+        begin();
+        tests[i]();
+    }
+    return check_end();
+}

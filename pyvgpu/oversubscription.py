@@ -35,7 +35,7 @@ _LEVELS = {quota.Priority.LOW: 0, quota.Priority.NORMAL: 1, quota.Priority.HIGH:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Rules:
+class MoveRules:
     """What a tenant is to be moved by."""
 
     idle_seconds: float = 60.0  # without work, before it may be suspended
@@ -54,7 +54,7 @@ class Rules:
             )
 
 
-class State(enum.Enum):
+class TenantState(enum.Enum):
     """Where a tenant's memory is."""
 
     RUNNING = "running"  # on the device
@@ -63,20 +63,20 @@ class State(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Tenant:
+class MovableTenant:
     """One tenant that may be moved; times are seconds of one clock that never goes back."""
 
     key: str
     memory: int  # bytes, reserved while it is not suspended
     vcore: int  # percent of the device's time, likewise
-    state: State
+    state: TenantState
     since: float  # when the state began
     worked: float = -math.inf  # when it is last known to have had work
     wanted: float | None = None  # since when it wants to work; SUSPENDED only
     is_new: bool = False  # it has never run: nothing of it is moved, and it displaces no work
     weight: float = 1.0  # its share beside others
     priority: quota.Priority = quota.Priority.NORMAL
-    rules: Rules = dataclasses.field(default_factory=Rules)
+    rules: MoveRules = dataclasses.field(default_factory=MoveRules)
     move_seconds: float = 0.0  # how long its last suspension and resumption took together
     refused_until: float = -math.inf  # it could not be moved; try again then
     moves: tuple[float, ...] = ()  # when it was moved, at least those of the last minute
@@ -90,7 +90,7 @@ class Pool:
     vcore: int  # percent
 
 
-class Action(enum.Enum):
+class MoveAction(enum.Enum):
     """A move."""
 
     SUSPEND = "suspend"
@@ -101,12 +101,14 @@ class Action(enum.Enum):
 class Move:
     """The next move."""
 
-    action: Action
+    action: MoveAction
     key: str
     for_key: str  # the tenant that gets the room
 
 
-def admits(pool: Pool, tenants: Iterable[Tenant], memory: int, vcore: int, ratio: float) -> bool:
+def admits(
+    pool: Pool, tenants: Iterable[MovableTenant], memory: int, vcore: int, ratio: float
+) -> bool:
     """Return whether one more tenant keeps the sum of all reservations within *ratio* × pool.
 
     It must fit alone, too: otherwise it would never begin.
@@ -120,9 +122,9 @@ def admits(pool: Pool, tenants: Iterable[Tenant], memory: int, vcore: int, ratio
     )
 
 
-def decide(pool: Pool, tenants: Sequence[Tenant], now: float) -> Move | None:
+def decide(pool: Pool, tenants: Sequence[MovableTenant], now: float) -> Move | None:
     """Return the next move, None if there is none now. Does not depend on the order of tenants."""
-    if any(x.state is State.MOVING and now - x.since < STUCK_SECONDS for x in tenants):
+    if any(x.state is TenantState.MOVING and now - x.since < STUCK_SECONDS for x in tenants):
         return None
     left = _moves_left(tenants, now)
     queue = _queue(tenants, now)
@@ -135,7 +137,7 @@ def decide(pool: Pool, tenants: Sequence[Tenant], now: float) -> Move | None:
                 cost = len(victims) + _cost(candidate)
                 if cost > left.moves and not left.is_quiet:
                     return None
-                return Move(Action.SUSPEND, victims[0].key, candidate.key)
+                return Move(MoveAction.SUSPEND, victims[0].key, candidate.key)
         first = queue[0]
         if now - _since_wish(first) >= first.rules.slice_seconds:
             return None  # others would delay it
@@ -144,7 +146,7 @@ def decide(pool: Pool, tenants: Sequence[Tenant], now: float) -> Move | None:
     return None
 
 
-def idle_seconds(tenant: Tenant, now: float) -> float:
+def idle_seconds(tenant: MovableTenant, now: float) -> float:
     """Return for how long a running tenant has had no work."""
     return now - max(tenant.worked, tenant.since)
 
@@ -153,34 +155,36 @@ def idle_seconds(tenant: Tenant, now: float) -> float:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Left:
+class _MovesLeft:
     """The moves that are allowed now."""
 
     moves: int
     is_quiet: bool  # none was made in the last minute
 
 
-def _moves_left(tenants: Sequence[Tenant], now: float) -> _Left:
+def _moves_left(tenants: Sequence[MovableTenant], now: float) -> _MovesLeft:
     most = min((x.rules.moves_per_minute for x in tenants), default=0)
     recent = sum(now - MINUTE < at for x in tenants for at in x.moves)
-    return _Left(most - recent, not recent)
+    return _MovesLeft(most - recent, not recent)
 
 
-def _cost(candidate: Tenant) -> int:
+def _cost(candidate: MovableTenant) -> int:
     return 0 if candidate.is_new else 1
 
 
-def _resume(candidate: Tenant, left: _Left) -> Move | None:
+def _resume(candidate: MovableTenant, left: _MovesLeft) -> Move | None:
     if _cost(candidate) > left.moves:
         return None
-    return Move(Action.RESUME, candidate.key, candidate.key)
+    return Move(MoveAction.RESUME, candidate.key, candidate.key)
 
 
-def _spare(pool: Pool, tenants: Sequence[Tenant], left: _Left, now: float) -> Move | None:
+def _spare(
+    pool: Pool, tenants: Sequence[MovableTenant], left: _MovesLeft, now: float
+) -> Move | None:
     """Resume a tenant without a known wish, which may be unseen: no other needs the room."""
     for tenant in sorted(tenants, key=lambda x: (x.since, x.key)):
         if (
-            tenant.state is State.SUSPENDED
+            tenant.state is TenantState.SUSPENDED
             and now - tenant.since >= tenant.rules.idle_seconds
             and now >= tenant.refused_until
             and _fits(pool, tenants, tenant)
@@ -192,14 +196,14 @@ def _spare(pool: Pool, tenants: Sequence[Tenant], left: _Left, now: float) -> Mo
 # --- the queue ----------------------------------------------------------------------------------
 
 
-def _since_wish(tenant: Tenant) -> float:
+def _since_wish(tenant: MovableTenant) -> float:
     if tenant.wanted is not None:
         return tenant.wanted
     return tenant.since + PRESUMED_SLICES * tenant.rules.slice_seconds
 
 
-def _queue(tenants: Sequence[Tenant], now: float) -> list[Tenant]:
-    def rank(tenant: Tenant) -> tuple[float, str]:
+def _queue(tenants: Sequence[MovableTenant], now: float) -> list[MovableTenant]:
+    def rank(tenant: MovableTenant) -> tuple[float, str]:
         levels = _LEVELS[quota.Priority.HIGH] - _LEVELS[tenant.priority]
         return _since_wish(tenant) + levels * tenant.rules.slice_seconds, tenant.key
 
@@ -207,7 +211,9 @@ def _queue(tenants: Sequence[Tenant], now: float) -> list[Tenant]:
         (
             x
             for x in tenants
-            if x.state is State.SUSPENDED and _since_wish(x) <= now and now >= x.refused_until
+            if x.state is TenantState.SUSPENDED
+            and _since_wish(x) <= now
+            and now >= x.refused_until
         ),
         key=rank,
     )
@@ -216,21 +222,25 @@ def _queue(tenants: Sequence[Tenant], now: float) -> list[Tenant]:
 # --- room ---------------------------------------------------------------------------------------
 
 
-def _missing(pool: Pool, tenants: Sequence[Tenant], candidate: Tenant) -> tuple[int, int]:
+def _missing(
+    pool: Pool, tenants: Sequence[MovableTenant], candidate: MovableTenant
+) -> tuple[int, int]:
     """Return how many bytes and percent too few are free for *candidate*."""
-    on_device = [x for x in tenants if x.state is not State.SUSPENDED]
+    on_device = [x for x in tenants if x.state is not TenantState.SUSPENDED]
     memory = candidate.memory + sum(x.memory for x in on_device) - pool.memory
     vcore = candidate.vcore + sum(x.vcore for x in on_device) - pool.vcore
     return max(0, memory), max(0, vcore)
 
 
-def _fits(pool: Pool, tenants: Sequence[Tenant], candidate: Tenant) -> bool:
+def _fits(pool: Pool, tenants: Sequence[MovableTenant], candidate: MovableTenant) -> bool:
     return _missing(pool, tenants, candidate) == (0, 0)
 
 
-def _victims(pool: Pool, tenants: Sequence[Tenant], candidate: Tenant, now: float) -> list[Tenant]:
+def _victims(
+    pool: Pool, tenants: Sequence[MovableTenant], candidate: MovableTenant, now: float
+) -> list[MovableTenant]:
     """Return the tenants to suspend for *candidate*, in order; none if they are not enough."""
-    running = [x for x in tenants if x.state is State.RUNNING and now >= x.refused_until]
+    running = [x for x in tenants if x.state is TenantState.RUNNING and now >= x.refused_until]
     idle = [x for x in running if idle_seconds(x, now) >= x.rules.idle_seconds]
     idle.sort(key=lambda x: (_LEVELS[x.priority], -idle_seconds(x, now), x.key))
     over = []
@@ -241,7 +251,7 @@ def _victims(pool: Pool, tenants: Sequence[Tenant], candidate: Tenant, now: floa
         ]
         over.sort(key=lambda x: (_LEVELS[x.priority], x.since, x.key))
     memory, vcore = _missing(pool, tenants, candidate)
-    chosen: list[Tenant] = []
+    chosen: list[MovableTenant] = []
     for tenant in (*idle, *over):
         if memory <= 0 and vcore <= 0:
             break
@@ -251,7 +261,7 @@ def _victims(pool: Pool, tenants: Sequence[Tenant], candidate: Tenant, now: floa
     return chosen if memory <= 0 and vcore <= 0 else []
 
 
-def _slice(tenant: Tenant, candidate: Tenant, mean: float) -> float:
+def _slice(tenant: MovableTenant, candidate: MovableTenant, mean: float) -> float:
     levels = max(0, _LEVELS[tenant.priority] - _LEVELS[candidate.priority])
     weighted = tenant.rules.slice_seconds * (tenant.weight / mean if mean > 0 else 1.0)
     return max(weighted, LOSS * tenant.move_seconds) * (1 + levels)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.calibration import assumptions, calibration_record, formatting, guarantees, measured
+from pyvgpu.calibration import assumptions, calibration_record, guarantees, machine_values
 from pyvgpu.models import MIB
 from pyvgpu.simulation import machines
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import argparse
 
     from pyvgpu.calibration.calibration_record import KitRecord
-    from pyvgpu.calibration.measured import Value
+    from pyvgpu.calibration.machine_values import Value
     from pyvgpu.models import Model
 
 _DESCRIPTION = """\
@@ -48,7 +48,7 @@ class RecordResults:
     model: Model
     values: dict[str, Value]
     lines: tuple[assumptions.Line, ...]
-    judged: tuple[guarantees.Judged, ...]
+    judged: tuple[guarantees.JudgedGuarantee, ...]
     written: Path | None
 
     @property
@@ -95,7 +95,7 @@ def find(path: Path, options: argparse.Namespace) -> RecordResults:
             f"{read.path}: a record of a simulated device, which says nothing about a GPU; "
             f"--simulated accepts it anyway"
         )
-    values, model = measured.values(read), measured.model(read, options.model)
+    values, model = machine_values.values(read), machine_values.model(read, options.model)
     if options.write is not None:
         _write(options.write, read, model, values)
     return RecordResults(
@@ -138,7 +138,7 @@ def document(found: RecordResults) -> dict[str, object]:
     return {
         "record": {
             "device": read.device, "driver": read.driver, "begun": read.begun, "kit": read.kit,
-            "simulated": read.simulated or None,
+            "simulated": read.simulated or None, "conditions": list(read.conditions),
         },
         "machine": {"model": found.model.key}
         | {key: dataclasses.asdict(value) for key, value in found.values.items()},
@@ -163,12 +163,14 @@ def _show(found: RecordResults) -> None:
     read = found.record
     out = console.Console(highlight=False)
     out.print(f"{read.device}, driver {read.driver}, {read.date}, by the GPU kit {read.kit}")
+    for condition in read.conditions:
+        out.print(text.Text(f"note: {condition}", style="yellow"))
     figures = sheet("figure", "assumed", "measured", "what it means")
     for line in found.lines:
         figures.add_row(
             line.title,
-            formatting.shown(line.assumed, line.unit),
-            formatting.shown(line.measured, line.unit),
+            assumptions.shown(line.assumed, line.unit),
+            assumptions.shown(line.measured, line.unit),
             text.Text(line.consequence, style="yellow" if line.differs else ""),
         )
     out.print(figures)

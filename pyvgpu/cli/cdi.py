@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from pathlib import Path
@@ -14,7 +15,7 @@ from pyvgpu.deviceplugin import agent_settings
 from pyvgpu.deviceplugin.containers import cdi_edits
 from pyvgpu.deviceplugin.devices import node_driver, simulated_devices
 from pyvgpu.machine import holders
-from pyvgpu.run import container_files, loader_check, run_files, run_setup, supervisor
+from pyvgpu.run import loader_check, run_files, run_setup, supervisor
 from pyvgpu.simulation import simulator
 from pyvgpu.volumes import cdi, find, installation, mirror_plan, node_mirror, survey
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _MIRROR = "containers"  # in the cache
 _STATE = "container-host"
+_CLOCK_FOLDER = "clock"  # in the container's folder of a run
 _HOLD = ["sleep", "infinity"]  # instead of a command
 _DESCRIPTION = f"""\
 Reserve a share of one device for a container, and write its CDI specification, with which Docker
@@ -54,6 +56,52 @@ class ContainerHost:
     driver: NodeDriver
     base: run_setup.Base
     libraries: Path  # the mirror for shares
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ContainerFiles:
+    """Files of a run that a container gets: hard links to the run's own, in a folder apart.
+
+        <reservation>/container/quota      mounted read-only, as /etc/pyvgpu
+                               /usage      mounted writable, as /run/pyvgpu/usage
+                               /clock/0    mounted read-only, as /run/pyvgpu-clock
+
+    The folder has neither the run's socket nor its command line: a container must not change its
+    own quota. The arbiter re-creates its clocks, so :meth:`link_clock` is called again and again.
+    """
+
+    reservation: Path  # the folder of the run's reservation
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the files."""
+        return self.reservation / names.CONTAINER_FOLDER
+
+    def make(self, *, any_user: bool = False) -> None:
+        """Create the files; *any_user*: the container's programs may have another user's id."""
+        (self.folder / _CLOCK_FOLDER).mkdir(mode=0o755, parents=True)
+        for folder in (self.folder, self.folder / _CLOCK_FOLDER):
+            folder.chmod(0o755)  # whatever the umask
+        for name in (names.QUOTA_FILE, names.USAGE_FILE):
+            (self.folder / name).hardlink_to(self.reservation / name)
+        if any_user:
+            (self.folder / names.USAGE_FILE).chmod(0o666)
+
+    def link_clock(self) -> None:
+        """Link the arbiter's current clock of the device, if there is one.
+
+        Without it the container has its hard share.
+        """
+        place = self.folder / _CLOCK_FOLDER / "0"
+        with contextlib.suppress(OSError):  # no clock yet, or in another file system
+            clock = (self.reservation / f"{names.CLOCK_LINK}0").readlink()
+            with contextlib.suppress(FileNotFoundError):
+                if place.samefile(clock):
+                    return
+            draft = place.with_name(".0")
+            draft.unlink(missing_ok=True)
+            draft.hardlink_to(clock)
+            draft.replace(place)
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -124,7 +172,7 @@ def run(options: argparse.Namespace) -> int:
     with supervisor.signals_held() as inherited, run_setup.opened(plan) as opened:
         made = opened.made
         runs.report_share(asked, made.share)
-        files = container_files.ContainerFiles(made.folder)
+        files = ContainerFiles(made.folder)
         files.make(any_user=options.any_user)
         called = _name_of(made)
         uuid = made.share.device.uuid
@@ -138,7 +186,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _link_clock(reservation: Path) -> None:
-    container_files.ContainerFiles(reservation).link_clock()
+    ContainerFiles(reservation).link_clock()
 
 
 def _name_of(made: holders.Made) -> str:

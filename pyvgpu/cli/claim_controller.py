@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors
 from pyvgpu.cli import cluster_options
-from pyvgpu.controller.claims import collecting
+from pyvgpu.controller.claims import template_collector
 from pyvgpu.http import endpoints
 from pyvgpu.kube import leases, threads
 
@@ -44,7 +44,9 @@ def run(options: argparse.Namespace) -> int:
     meter.gauge(
         "pyvgpu_claim_acts", "1 if this replica holds the lease.", lambda: float(lease.is_held)
     )
-    collector = collecting.Collector(api, lambda: lease.is_held, meter.collected.inc)
+    collector = template_collector.TemplateCollector(
+        api, lambda: lease.is_held, meter.collected.inc
+    )
     parts = threads.Threads()
     shown = endpoints.Pages(meter.text, parts.alive)
     with endpoints.serving(options.listen, shown):

@@ -106,7 +106,7 @@ def add_served(parser: argparse.ArgumentParser, name: str, of: str, clients: str
     add("--serve", metavar="ADDRESS", default="[::]:8443", help=text)
 
 
-def connect(options: argparse.Namespace, meter: api_metrics.Meter) -> apiserver.ApiServer:
+def connect(options: argparse.Namespace, meter: api_metrics.ApiMeter) -> apiserver.ApiServer:
     """Start logging, and connect to the API server."""
     if options.listen is not None:
         endpoints.read_address(options.listen)

@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     from pyvgpu.deviceplugin.plugin import device_nodes
 
     log.begin(verbose)
-    one = device_nodes.Control(device_nodes.DeviceNodeSettings(**found))
+    one = device_nodes.DeviceNodesPlugin(device_nodes.DeviceNodeSettings(**found))
     termination.on_signals(one.stop)
     one.run()
     return 0

@@ -89,7 +89,7 @@ def _ratio(text: str, flag: str) -> float:
     return ratio
 
 
-_RULES = oversubscription.Rules()
+_RULES = oversubscription.MoveRules()
 
 PLACES = Group(
     "paths and names",
@@ -327,6 +327,15 @@ CONTAINERS = Group(
             "pyvgpu.io/suspend requests it",
         ),
         Option(
+            "--suspend-host-memory",
+            "SIZE|PERCENT",
+            "suspend_host_memory",
+            "the most host memory that suspended pods of the node may take together, such as "
+            "64GiB, or part of its memory",
+            agent_settings.read_host_memory,
+            f"{agent_settings.HostMemory().percent}%",
+        ),
+        Option(
             "--oversubscribe",
             "RATIO",
             "ratio",
@@ -358,6 +367,14 @@ CONTAINERS = Group(
             "the most suspensions and resumptions of a device's pods per minute: from 1 to 1000",
             table.whole(1, 1000, 6),
             f"{_RULES.moves_per_minute}",
+        ),
+        Option(
+            "--oversubscribe-wait",
+            "SECONDS",
+            "wait",
+            "delete a pod that has not started after so long without room, if its owner, such as "
+            "a Deployment, creates another: from 1 to 86400 (it waits without end)",
+            table.seconds(1, 86_400, 600),
         ),
         Option(
             "--node-dev",
@@ -487,6 +504,7 @@ def _oversubscription(found: dict[str, Any]) -> agent_settings.Oversubscription 
     """Remove its options from *found*, and return them; None: it is off."""
     usual = (_RULES.idle_seconds, _RULES.slice_seconds, _RULES.moves_per_minute)
     idle, turn, moves = map(found.pop, ("idle", "slice", "moves"), usual)
+    wait = found.pop("wait", 0.0)
     ratio = found.pop("ratio", None)
     if ratio is None:
         return None
@@ -494,7 +512,8 @@ def _oversubscription(found: dict[str, Any]) -> agent_settings.Oversubscription 
         raise errors.UsageError(f"--oversubscribe {ratio:g}: needs --suspend")
     if found.get("profile", Profile.PYVGPU) is not Profile.PYVGPU:
         raise errors.UsageError(f"--oversubscribe {ratio:g}: not with --profile gaia")
-    return agent_settings.Oversubscription(ratio, oversubscription.Rules(idle, turn, moves))
+    rules = oversubscription.MoveRules(idle, turn, moves)
+    return agent_settings.Oversubscription(ratio, rules, wait)
 
 
 def _apis(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyvgpu
 from pyvgpu import doctor, errors, names
-from pyvgpu.doctor import inside, node_checks, trial
+from pyvgpu.doctor import inside, node_checks
 from pyvgpu.simulation import simulator
 
 if TYPE_CHECKING:
@@ -50,6 +52,10 @@ _MORE = (
     "call: `make gpu-kit` packs the tests, also for machines offline (docs/on-real-gpus.md)."
 )
 _IN_POD = "KUBERNETES_SERVICE_HOST"  # kubelet sets it in every container
+_TRIAL_VCORE, _TRIAL_VMEMORY = "25", "1GiB"  # of one device, for some seconds
+_TRIAL_SECONDS = 180
+_TRIAL_MAIN = "import sys, pyvgpu.cli; sys.exit(pyvgpu.cli.main())"
+_TRIAL_REMEDY = "the rows above say what `pyvgpu run` needs"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,8 +79,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add(
         "--prove",
         action="store_true",
-        help=f"start a run of {trial.VCORE} vcore and {trial.VMEMORY} for some seconds, and prove "
-        "that its quota is enforced",
+        help=f"start a run of {_TRIAL_VCORE} vcore and {_TRIAL_VMEMORY} for some seconds, and "
+        "prove that its quota is enforced",
     )
     add(
         "--simulate",
@@ -144,15 +150,14 @@ def _report(options: argparse.Namespace) -> DoctorReport:
             else ""
         )
         return _judged(place.kind, rows, held or f"this {place.kind} is held to its quota")
-    scene = doctor.Scene(
+    scene = doctor.CheckedMachine(
         os.environ, options.driver_libraries, scheduler_config=options.scheduler_config
     )
     rows = doctor.examine(scene)
     verdict = doctor.judge(rows)
     possible = verdict.simulated if options.simulate else verdict.real
     if options.prove and possible:
-        wanted = trial.Trial(options.driver_libraries, options.simulate)
-        rows += trial.examine(wanted, os.environ)
+        rows += _try_run(options)
     elif options.prove:
         raise errors.UnavailableError(_sentence(verdict))
     code = 0 if verdict.real or verdict.simulated else errors.UnavailableError.exit_code
@@ -243,3 +248,49 @@ def _sentence(verdict: doctor.PossibleRuns) -> str:
     if verdict.simulated:
         return f"{held}`pyvgpu run` works with --simulate only, such as --simulate h100."
     return f"{held}`pyvgpu run` does not work here: `pyvgpu doctor` lists what is missing."
+
+
+def _try_run(options: argparse.Namespace) -> tuple[doctor.CheckResult, ...]:
+    """Start a run, and return the proofs of the doctor in it."""
+    words = ["--vcore", _TRIAL_VCORE, "--vmemory", _TRIAL_VMEMORY]
+    if options.simulate is not None:
+        words += ["--simulate", options.simulate]
+    elif options.driver_libraries is not None:
+        words += ["--driver-libraries", str(options.driver_libraries)]
+    myself = [sys.executable, "-P", "-c", _TRIAL_MAIN]  # the folder may be a checkout of pyvgpu
+    try:
+        done = subprocess.run(
+            [*myself, "run", *words, "--", *myself, "doctor", "--json"],
+            capture_output=True,
+            text=True,
+            timeout=_TRIAL_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return _trial_failed(f"the trial run took more than {_TRIAL_SECONDS} s")
+    return read_proofs(done.stdout, done.stderr)
+
+
+def read_proofs(output: str, complaints: str) -> tuple[doctor.CheckResult, ...]:
+    """Return the proofs in the *output* of a doctor in a run; missing ones count as failed."""
+    try:
+        rows = {check["check"]: check for check in json.loads(output)["checks"]}
+        proofs = [rows[name] for name in (inside.MEMORY, inside.TIME)]
+    except (ValueError, KeyError, TypeError):
+        said = (complaints.strip().splitlines() or ["it gave no answer"])[-1]
+        return _trial_failed(f"the trial run failed: {said.removeprefix('pyvgpu: ')}")
+    return tuple(
+        doctor.CheckResult(
+            proof["check"], doctor.CheckState(proof["state"]), proof["found"], proof["remedy"]
+        )
+        for proof in proofs
+    )
+
+
+def _trial_failed(found: str) -> tuple[doctor.CheckResult, ...]:
+    return tuple(
+        doctor.CheckResult(
+            name, doctor.CheckState.LIMITED, found, f"nothing was proven; {_TRIAL_REMEDY}"
+        )
+        for name in (inside.MEMORY, inside.TIME)
+    )

@@ -19,13 +19,13 @@ from pyvgpu.controller.claims import claim_explanation
 from pyvgpu.controller.kubectl import agent_metrics
 from pyvgpu.controller.scheduler import cache, pod_request, sampling, wait_reasons
 from pyvgpu.controller.sidecar import (
-    how,
     main_completion,
     nodes,
     projections,
     reconcile,
     sidecar_explanation,
     sidecar_pods,
+    termination_methods,
 )
 from pyvgpu.kube import apiserver, leases, objects
 
@@ -137,7 +137,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _memory(
-    api: apiserver.ApiServer, options: argparse.Namespace, pod: sidecar_pods.Pod
+    api: apiserver.ApiServer, options: argparse.Namespace, pod: sidecar_pods.WatchedPod
 ) -> list[dict[str, Any]]:
     """Return what limits the memory of a pod's containers, as its node's agent reports it."""
     try:
@@ -220,18 +220,20 @@ class RelatedObjects:
         self._settings = settings
         self.unknown: list[str] = []
 
-    def of(self, pod: sidecar_pods.Pod, job: str) -> how.Surroundings:
+    def of(self, pod: sidecar_pods.WatchedPod, job: str) -> termination_methods.Surroundings:
         """Return the surroundings of *pod*, which belongs to *job*."""
         counts = self._job(pod, job) if job and pod.restart_policy == "OnFailure" else None
         if not pod.node:
-            return how.Surroundings(nodes.absent(""), counts)
+            return termination_methods.Surroundings(nodes.absent(""), counts)
         thing = self._read(f"/api/v1/nodes/{pod.node}", f"node {pod.node}")
         name = leases.NODE + pod.node
         lease = self._read(leases.path(self._leases_in, name), f"lease {name} of our node part")
         if thing is None:
-            return how.Surroundings(nodes.absent(pod.node), counts)
+            return termination_methods.Surroundings(nodes.absent(pod.node), counts)
         now = datetime.datetime.now(datetime.UTC)
-        return how.Surroundings(nodes.read(thing, lease, now, self._settings), counts)
+        return termination_methods.Surroundings(
+            nodes.read(thing, lease, now, self._settings), counts
+        )
 
     def ask_for_the_controller(self) -> None:
         """Note it if no controller holds the lease."""
@@ -244,7 +246,9 @@ class RelatedObjects:
                 f"when a sidecar-controller is active again: none has been since {renewed}"
             )
 
-    def _job(self, pod: sidecar_pods.Pod, name: str) -> how.OwningJob | None:
+    def _job(
+        self, pod: sidecar_pods.WatchedPod, name: str
+    ) -> termination_methods.OwningJob | None:
         folder = f"/apis/batch/v1/namespaces/{pod.namespace}/jobs"
         job = self._read(f"{folder}/{name}", f"Job {name}")
         return projections.job(job, [pod]) if job else None

@@ -8,6 +8,7 @@ import difflib
 import importlib
 import logging
 import re
+import signal
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -17,6 +18,7 @@ from pyvgpu.cli import kubectl as kubectl_commands
 from pyvgpu.cli import output, versions
 
 if TYPE_CHECKING:
+    import types
     from collections.abc import Iterable, Sequence
 
 # Grouped by where a command is used: its name, module and --help summary. A module has
@@ -274,10 +276,10 @@ def kubectl(arguments: Sequence[str] | None = None) -> int:
 
 def kubectl_complete(arguments: Sequence[str] | None = None) -> int:
     """Print completions of the plugin's command line for kubectl."""
-    from pyvgpu.cli.kubectl import completing
+    from pyvgpu.cli.kubectl import completions
 
     given = list(sys.argv[1:] if arguments is None else arguments)
-    print("\n".join([*completing.candidates(whole(KUBECTL), given), completing.NO_FILES]))
+    print("\n".join([*completions.candidates(whole(KUBECTL), given), completions.NO_FILES]))
     return 0
 
 
@@ -305,7 +307,7 @@ def whole(program: CommandLine) -> Parser:
 def _parsers(program: CommandLine, asked: str | None) -> tuple[Parser, Parser]:
     """Return the parser of *program* and that of subcommand *asked*; only that one has options."""
     whole = ProgramParser(program)
-    whole.add_argument("--version", action=versions.Action)
+    whole.add_argument("--version", action=versions.VersionAction)
     commands = whole.add_subparsers(dest="command_name", metavar="COMMAND", parser_class=Parser)
     chosen: Parser = whole
     for name, module, summary in program.commands:
@@ -334,7 +336,24 @@ def _run(given: list[str], program: CommandLine) -> int:
         chosen.error(f"unrecognized arguments: {' '.join(unknown)}{_meant(unknown[0], chosen)}")
     if options.command_name is None:
         whole.error("no command is given, such as `run`")
-    return int(importlib.import_module(modules[options.command_name]).run(options))
+    module = importlib.import_module(modules[options.command_name])
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # while modules loaded: see __main__
+        signal.signal(signal.SIGINT, interrupt)
+    return int(module.run(options))
+
+
+def interrupt(number: int, frame: types.FrameType | None) -> NoReturn:
+    """Handle SIGINT while a command runs: raise KeyboardInterrupt.
+
+    While a further module loads, end the process silently instead: Python prints an exception that
+    is raised in some functions of importlib, and goes on.
+    """
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        frame = frame.f_back
+    raise KeyboardInterrupt
 
 
 def _usual(given: list[str]) -> list[str]:

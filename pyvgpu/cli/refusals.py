@@ -43,7 +43,7 @@ def find(pod: Object) -> Refusal | None:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Explanation:
+class RefusalExplanation:
     """Why a pod does not start on its node."""
 
     pod: pod_request.PodRequest
@@ -104,18 +104,18 @@ class Explanation:
 
 def look(
     api: apiserver.ApiServer, thing: Object, pod: pod_request.PodRequest, refusal: Refusal
-) -> Explanation:
+) -> RefusalExplanation:
     """Return why *pod*, parsed from the object *thing*, does not start."""
     known, unknown = cache.Cache(cache.SchedulerSettings()), []
     phase = str(objects.section(thing, "status").get("phase"))
     node = pod.node
     if placement_explanation.FOR_NOW not in refusal.text:
-        return Explanation(pod, phase, refusal, None, ())
+        return RefusalExplanation(pod, phase, refusal, None, ())
     try:
         scheduler_snapshot.tell_nodes(known, [api.call("GET", f"/api/v1/nodes/{node}")])
     except apiserver.ServerError as exc:
         said = "you may not read it" if exc.status == 403 else str(exc)
-        return Explanation(pod, phase, refusal, None, (f"node {node}: {said}",))
+        return RefusalExplanation(pod, phase, refusal, None, (f"node {node}: {said}",))
     try:
         for page, _ in api.pages("/api/v1/pods", {"fieldSelector": f"spec.nodeName={node}"}):
             own = (
@@ -128,4 +128,4 @@ def look(
         said = "you may not list them" if exc.status == 403 else str(exc)
         unknown.append(f"pods of {node}: {said}")
     why = wait_reasons.look(known, pod, [node], every_device=True)
-    return Explanation(pod, phase, refusal, why, tuple(unknown))
+    return RefusalExplanation(pod, phase, refusal, why, tuple(unknown))

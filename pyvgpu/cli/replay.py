@@ -116,9 +116,9 @@ def _number(text: str | None, flag: str, example: int) -> int | None:
 
 
 def _open(path: Path, process: int | None, device: int | None) -> Trace:
-    from pyvgpu.replay import importing, recording
+    from pyvgpu.replay import profile_import, recording
 
-    found = importing.read(path)
+    found = profile_import.read(path)
     choice = recording.choose(found, path, process, device)
     if process is None and len(choice.processes) > 1:
         _say_choice(path, "process", choice.process, choice.processes)

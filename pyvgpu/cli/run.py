@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyvgpu import device, errors, log, names, quantity, quota
-from pyvgpu.cli import limits, oversubscribing
+from pyvgpu.cli import limits, oversubscribe_options
 from pyvgpu.machine import holders
 from pyvgpu.run import loader_check, run_files, run_setup, supervisor
 
@@ -61,7 +61,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="create no private mount namespace: setuid programs work, but programs that open "
         "the driver by an absolute path are not held to the quota",
     )
-    oversubscribing.add_options(parser)
+    oversubscribe_options.add_options(parser)
     parser.add_argument("command", nargs="...", metavar="COMMAND", help="the program to run")
 
 
@@ -126,7 +126,7 @@ def add_simulate(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the command to its end and return its exit code."""
     asked = parse_quota(options, os.environ, _sharing(options.sharing))
-    oversubscription = oversubscribing.parse(options)
+    oversubscription = oversubscribe_options.parse(options)
     command = words(options.command)
     if not command:
         raise errors.UsageError("no command is given, such as `pyvgpu run -- python train.py`")

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.cli import cluster_options, scheduler_snapshot, serving, table
+from pyvgpu.cli import certificate_options, cluster_options, scheduler_snapshot, table
 from pyvgpu.controller.scheduler import cache
-from pyvgpu.controller.scheduler.shell import leader, leader_label, session
+from pyvgpu.controller.scheduler.shell import extender_routes, leader_label, session
 from pyvgpu.http import endpoints
 from pyvgpu.kube import leases
 
@@ -97,7 +97,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         default=os.environ.get("POD_NAME", ""),
         help="the name of this pod, which gets the leader's label ($POD_NAME)",
     )
-    serving.add_options(parser)
+    certificate_options.add_options(parser)
     cluster_options.add_place(parser)
 
 
@@ -122,12 +122,12 @@ def run(options: argparse.Namespace) -> int:
     namespace = cluster_options.namespace(options)
     stop = cluster_options.stop_on_signals()
     place = identity.ServerObjects(namespace, options.name)
-    known = identity.Identity(api, serving.source(options, api, place, lasting=True))
-    sealing = keys.Keys(api, key_place)
+    known = identity.Identity(api, certificate_options.source(options, api, place, lasting=True))
+    sealing = keys.SealKeys(api, key_place)
     asking = callers.Callers(api, place, life=life)
     wrap = callers.guard(lambda: trusted or asking.authorities())
     lease = leases.Lease(api, namespace, options.name, cluster_options.identity())
-    served = leader.Desk(meter.failures.inc)
+    served = extender_routes.ExtenderRoutes(meter.failures.inc)
     meter.watch(lambda: served.term, lambda: lease.is_held, known.expires)
 
     def begin() -> session.Term:
@@ -151,10 +151,10 @@ def run(options: argparse.Namespace) -> int:
                 served.routes,
                 known.context if options.any_client else lambda: wrap(known.context()),
                 meter.answered,
-                most_bytes=leader.MOST_BYTES,
-                most_connections=leader.MOST_CONNECTIONS,
+                most_bytes=extender_routes.MOST_BYTES,
+                most_connections=extender_routes.MOST_CONNECTIONS,
                 clients=options.client_name,
-                quick=leader.QUICK,
+                quick=extender_routes.QUICK,
             )
         except OSError as exc:
             raise errors.UnavailableError(f"--serve {options.serve}: {exc.strerror}") from exc
@@ -181,7 +181,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _lead(
-    served: leader.Desk, one: session.Term, lease: leases.Lease, stop: threading.Event
+    served: extender_routes.ExtenderRoutes,
+    one: session.Term,
+    lease: leases.Lease,
+    stop: threading.Event,
 ) -> None:
     """Let *one* answer requests for as long as we hold the lease."""
     over = threading.Event()
@@ -216,7 +219,7 @@ def _read_authority(options: argparse.Namespace) -> str:
             "clients; leave it out"
         )
     if file is None:
-        if not (options.any_client or serving.makes_its_own(options)):
+        if not (options.any_client or certificate_options.makes_its_own(options)):
             raise errors.UsageError(
                 "--certificate-folder, --certificate-signer: another program signs, so pyvgpu "
                 "issues no client certificates: --client-authority FILE must name the CA that "
@@ -224,11 +227,11 @@ def _read_authority(options: argparse.Namespace) -> str:
             )
         return ""
     try:
-        trusted = Path(file).read_text()
+        trusted = Path(file).read_text(encoding="utf-8")
         ssl.create_default_context(cadata=trusted)
     except (OSError, ValueError) as exc:  # an SSLError is an OSError
         raise errors.DataError(
-            f"--client-authority {file}: {exc}; must be certificates in PEM"
+            f"--client-authority {file}: {errors.reason_of(exc)}; must be certificates in PEM"
         ) from exc
     return trusted
 

@@ -88,16 +88,20 @@ def unit_of(known: cache.Cache) -> int:
 def read_objects(path: Path) -> list[Object]:
     """Return the objects in a JSON or YAML file, with lists flattened; DataError if invalid."""
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
-        raise errors.DataError(f"{path}: cannot be read: {exc}") from exc
+        raise errors.DataError(
+            f"{path}: {errors.reason_of(exc)}; must be a file of Kubernetes objects, such as "
+            "`kubectl get pods -o yaml` writes"
+        ) from exc
     with errors.needing("PyYAML", "kubernetes"):
         import yaml
     try:
         found = [json.loads(text)] if text.lstrip()[:1] == "{" else list(yaml.safe_load_all(text))
     except (ValueError, yaml.YAMLError, RecursionError) as exc:
         raise errors.DataError(
-            f"{path}: must be objects as kubectl writes them, in JSON or YAML: {exc}"
+            f"{path}: must be objects as kubectl writes them, in JSON or YAML: "
+            f"{errors.reason_of(exc)}"
         ) from exc
     return [thing for one in found for thing in _each(one, path)]
 

@@ -75,7 +75,10 @@ def run(options: argparse.Namespace) -> int:
         _named(thing, at) for at, thing in enumerate(scheduler_snapshot.read_objects(options.file))
     ]
     if not pods:
-        raise errors.DataError(f"{options.file}: contains no pod")
+        raise errors.DataError(
+            f"{options.file}: contains no pod; must have at least one, such as `kubectl get pod "
+            "NAME -o yaml` writes"
+        )
     if options.cluster:
         nodes = [
             thing

@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.cli import cluster_options, serving, table
+from pyvgpu.cli import certificate_options, cluster_options, table
 from pyvgpu.controller.status import cluster_state as shown
 from pyvgpu.controller.status import guard
 from pyvgpu.http import endpoints
@@ -21,7 +21,8 @@ _DESCRIPTION = f"""\
 Serve a web page by HTTPS that shows the devices of a cluster: which pods hold them, what
 containers achieve, which pods wait and why, and what is wrong. Users log in with a token of the
 cluster; the API server authenticates it, and authorizes its user to `{guard.VERB}` the path
-{guard.PATH}. The page is read-only. It issues and renews its certificate, in Secret NAME.
+{guard.PATH}. The page is read-only. It issues and renews its certificate, in Secret NAME, and
+keeps the last day of its charts in ConfigMap NAME, if that exists.
 """
 _EXAMPLES = """\
 examples:
@@ -35,7 +36,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Add the options of `pyvgpu status-page`."""
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
-    cluster_options.add_served(parser, NAME, "Service and Secret", "browsers")
+    cluster_options.add_served(parser, NAME, "Service, Secret and ConfigMap", "browsers")
     add = parser.add_argument
     add(
         "--cluster",
@@ -55,7 +56,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also show pods that wait for ResourceClaims (Kubernetes 1.34 or later)",
     )
-    serving.add_options(parser)
+    certificate_options.add_options(parser)
     cluster_options.add_place(parser)
 
 
@@ -63,9 +64,6 @@ def run(options: argparse.Namespace) -> int:
     """Serve the page until a termination signal arrives."""
     address = endpoints.read_address(options.serve, "--serve")
     port = table.whole(1, 65535, AGENT_PORT, "a port")(options.agent_port, "--agent-port")
-    settings = shown.StatusSettings(
-        options.cluster, options.agent_namespace, port, claims=options.claims
-    )
     with errors.needing("prometheus-client", "kubernetes"):
         from pyvgpu.controller.status.status_metrics import StatusMeter
     meter = StatusMeter()
@@ -76,7 +74,14 @@ def run(options: argparse.Namespace) -> int:
     api = cluster_options.connect(options, meter)
     stop = cluster_options.stop_on_signals()
     place = serving_certificate.ServerObjects(cluster_options.namespace(options), options.name)
-    known = serving_certificate.Identity(api, serving.source(options, api, place))
+    settings = shown.StatusSettings(
+        options.cluster,
+        options.agent_namespace,
+        port,
+        claims=options.claims,
+        store=f"/api/v1/namespaces/{place.namespace}/configmaps/{place.name}",
+    )
+    known = serving_certificate.Identity(api, certificate_options.source(options, api, place))
     one = shown.Cluster(api, settings, meter)
     meter.watch(one, known.expires)
 

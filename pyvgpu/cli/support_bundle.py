@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
+import io
 import os
 import platform
+import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.bundle import allow_lists, machine_diagnostics, pack
+from pyvgpu.bundle import allow_lists, machine_diagnostics
 from pyvgpu.cli import cluster_options, versions
 from pyvgpu.doctor import node_checks
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 _DESCRIPTION = """\
 Collect diagnostics for support: versions, the doctor's report, kernel and driver facts, quotas and
@@ -32,6 +35,14 @@ examples:
 """
 _OF_A_NODE = node_checks.NodePaths()
 _OWN = f"{cluster_options.NAMESPACE},{cluster_options.AGENTS}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BundleFile:
+    """One file of a bundle."""
+
+    name: str  # below the bundle's own folder
+    content: bytes
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -78,14 +89,14 @@ def run(options: argparse.Namespace) -> int:
         return 0
     stamp = now.strftime("%Y%m%dT%H%M%SZ")
     path = options.output or Path(f"pyvgpu-support-{platform.node()}-{stamp}.tar.gz")
-    pack.write(path, files, now.timestamp())
+    _pack(path, files, now.timestamp())
     print(f"{listed}\n{path.absolute()}")
     return 0
 
 
-def _files(options: argparse.Namespace) -> Iterator[pack.BundleFile]:
+def _files(options: argparse.Namespace) -> Iterator[BundleFile]:
     for name, content in _contents(options):
-        yield pack.BundleFile(name, machine_diagnostics.encoded(content))
+        yield BundleFile(name, machine_diagnostics.encoded(content))
 
 
 def _contents(options: argparse.Namespace) -> Iterator[tuple[str, object]]:
@@ -113,3 +124,23 @@ def _of_the_cluster(options: argparse.Namespace) -> Iterator[tuple[str, object]]
         yield "cluster/absent.txt", f"{exc}\n"
         return
     yield from things.documents(api, options.own_namespaces.split(","))
+
+
+def _pack(path: Path, files: Sequence[BundleFile], made: float) -> None:
+    """Write *files* to *path*, which must not exist; *made* is the modification time of all."""
+    folder = path.name.partition(".")[0]
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError as exc:
+        raise errors.UsageError(f"--output {path}: already exists; name another file") from exc
+    except OSError as exc:
+        raise errors.of_files(f"--output {path}: cannot be created", exc) from exc
+    try:
+        with os.fdopen(descriptor, "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz") as archive:
+            for file in files:
+                entry = tarfile.TarInfo(f"{folder}/{file.name}")
+                entry.size, entry.mtime, entry.mode = len(file.content), int(made), 0o600
+                archive.addfile(entry, io.BytesIO(file.content))
+    except OSError as exc:
+        path.unlink(missing_ok=True)
+        raise errors.of_files(f"--output {path}: cannot be written", exc) from exc

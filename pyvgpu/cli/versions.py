@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class Action(argparse.Action):
+class VersionAction(argparse.Action):
     """Prints the versions, and exits."""
 
     def __init__(self, option_strings: Sequence[str], **_: Any) -> None:

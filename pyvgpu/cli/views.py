@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,7 +41,10 @@ def console(width: int = WIDTH) -> Console:
     from rich.console import Console
 
     if sys.stdout.isatty():
-        return Console(highlight=False)
+        made = Console(highlight=False)
+        if made.is_dumb_terminal:  # rich takes it for 80 columns wide
+            made.size = shutil.get_terminal_size()
+        return made
     return Console(highlight=False, width=width, force_terminal=False)
 
 

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, quantity
-from pyvgpu.cli import cluster_options, serving
-from pyvgpu.controller.claims import keeping, making
+from pyvgpu.cli import certificate_options, cluster_options
+from pyvgpu.controller.claims import claim_admission, template_maker
 from pyvgpu.controller.webhook import (
     confines,
     conversions,
     devices,
     imagenames,
-    sidecars,
     total_validation,
     transform,
 )
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from pyvgpu.controller.webhook import review
     from pyvgpu.kube.apiserver import ApiServer
 
-    Part = fleet.Fleet | making.Maker  # must be synced before we answer
+    Part = fleet.Fleet | template_maker.TemplateMaker  # must be synced before we answer
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +70,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     _add_devices(parser)
     _add_sidecars(parser)
-    serving.add_options(parser)
+    certificate_options.add_options(parser)
     cluster_options.add_options(parser)
 
 
@@ -211,18 +210,18 @@ def run(options: argparse.Namespace) -> int:
         known.expires,
     )
     nodes = fleet.Fleet(api, admission.settings, rules.unit, meter)
-    templates = making.Maker(api, meter)
+    templates = template_maker.TemplateMaker(api, meter)
     parts: list[tuple[str, Part]] = [("nodes", nodes)]
     if rules.claims:
         parts.append(("templates of claims", templates))
     routes: dict[str, review.Mutation] = {
-        SIDECARS: sidecars.mutation(admission, nodes.oldest_kubelet),
+        SIDECARS: transform.mutation(admission, nodes.oldest_kubelet),
         DEVICES: devices.mutation(rules, nodes.devices, templates.ensure),
         JUDGE: devices.validation(rules, nodes.devices),
         EPHEMERAL: devices.ephemeral(rules),
         IMAGES: imagenames.mutation(renames),
         CLAIMS: total_validation.validation(
-            keeping.ClaimAdmitter(api, cluster_options.namespace(options)).why_not
+            claim_admission.ClaimAdmitter(api, cluster_options.namespace(options)).why_not
         ),
     }
     shown = endpoints.Pages(meter.text, ready=lambda: _not_ready(known, parts, stop))
@@ -244,14 +243,14 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _rules(options: argparse.Namespace) -> devices.Rules:
+def _rules(options: argparse.Namespace) -> devices.DeviceRules:
     for path in options.allow_host_path:
         if not path.startswith("/"):
             raise errors.UsageError(
                 f"--allow-host-path {path!r}: must be an absolute path, such as /data"
             )
     fallback = options.default_vmemory
-    return devices.Rules(
+    return devices.DeviceRules(
         unit=quantity.parse_size(options.memory_unit, "--memory-unit"),
         fallback=quantity.parse_size(fallback, "--default-vmemory") if fallback else 0,
         schedulers=tuple(options.scheduler),
@@ -271,7 +270,7 @@ def _identity(options: argparse.Namespace, api: ApiServer) -> serving_certificat
     with errors.needing("cryptography", "kubernetes"):
         from pyvgpu.controller.certs import serving_certificate
     place = serving_certificate.ServerObjects(cluster_options.namespace(options), options.name)
-    source = serving.source(options, api, place)
+    source = certificate_options.source(options, api, place)
     return serving_certificate.Identity(api, source, (place.mutating, place.validating))
 
 

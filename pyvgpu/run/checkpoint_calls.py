@@ -241,10 +241,10 @@ class _Library:
             state = ctypes.c_int(suspension.ProcessState.FAILED)
             result = function(request["pid"], ctypes.addressof(state))
             return {"result": result, "state": state.value}
-        if request["call"] == suspension.Action.RESTORE.value:
+        if request["call"] == suspension.CheckpointCall.RESTORE.value:
             self.cuda.cuInit(0)  # a restore needs a driver that stays loaded
         arguments = (ctypes.c_uint32 * _ARGUMENT_WORDS)()
-        if request["call"] == suspension.Action.LOCK.value:
+        if request["call"] == suspension.CheckpointCall.LOCK.value:
             arguments[0] = request["timeout_ms"]
         return {"result": function(request["pid"], ctypes.addressof(arguments))}
 

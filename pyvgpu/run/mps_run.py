@@ -28,7 +28,7 @@ class MpsRun:
     registries: reservations.Registries
     variables: Mapping[str, str]  # of the environment of the run's programs
     daemon: mps_daemon.Daemon | None = None
-    watcher: mps_daemon.Watcher | None = None
+    watcher: mps_daemon.DaemonWatcher | None = None
 
     def ensure(self) -> None:
         """Start the daemon unless it runs; UnavailableError."""
@@ -85,7 +85,7 @@ def prepare(
         environment,
     )
     variables = mps_limits.variables(share, limit, daemon.folder)
-    return MpsRun(registries, variables, daemon, mps_daemon.Watcher(daemon))
+    return MpsRun(registries, variables, daemon, mps_daemon.DaemonWatcher(daemon))
 
 
 def read_facts(uuid: str) -> mps_limits.DeviceFacts:

@@ -35,10 +35,10 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Request:
+class OversubscribeRequest:
     """What `pyvgpu run --oversubscribe` was given."""
 
-    wanted: holders.Oversubscription
+    wanted: holders.OversubscribedRequest
     host_memory: int | None = None  # bytes that all suspended runs may take
     wait_seconds: float = WAIT_SECONDS  # for room, before the start is refused
 
@@ -68,10 +68,13 @@ class Oversubscriber:
                 own = self._own(live)
                 if own is None or own.record is None or not own.record.is_new:
                     return None
-                move = self._decide(own, live)
-            if move is not None and move.key == own.run_id:
+                # The last attempt may have ended in the middle.
+                has_room = not own.limits.suspension.released
+                move = None if has_room else self._decide(own, live)
+            if has_room or (move is not None and move.key == own.run_id):
                 with contextlib.suppress(errors.UnavailableError):  # it was taken meanwhile
-                    self._registries.readmit(self._made())
+                    if not has_room:
+                        self._registries.readmit(self._made())
                     self._registries.mark(self._made(), suspend_operation.RUNNING)
                     self._rewrite(
                         lambda record, now: dataclasses.replace(record, is_new=False, since=now)
@@ -121,7 +124,7 @@ class Oversubscriber:
         move, host_memory = self._claim()
         if move is None:
             return
-        is_suspension = move.action is oversubscription.Action.SUSPEND
+        is_suspension = move.action is oversubscription.MoveAction.SUSPEND
         wish = suspension.Wish.SUSPENDED if is_suspension else suspension.Wish.RUNNING
         order = suspend_operation.SuspendOrder(
             wish, host_memory=host_memory, lock_seconds=LOCK_SECONDS, is_manual=False
@@ -146,6 +149,10 @@ class Oversubscriber:
             own = self._own(live)
             if own is None or own.record is None:
                 return None, None
+            if own.record.moving_since:  # no move is in progress: its end was not recorded
+                settled = own.record.stayed(tenant_record.now(), 0.0, "")
+                reservations.write_record(own.folder, settled)
+                return None, None
             idle = own.record.rules.idle_seconds
             self._period = max(min(_MOST_PERIOD_SECONDS, idle / 4), len(live) / 50)
             move = self._decide(own, live)
@@ -153,7 +160,7 @@ class Oversubscriber:
                 if not own.limits.suspension.gated:
                     region.renew(self._made().quota)
                 return None, None
-            resumed = move.action is oversubscription.Action.RESUME
+            resumed = move.action is oversubscription.MoveAction.RESUME
             record = own.record.moved(tenant_record.now(), resumed=resumed)
             reservations.write_record(own.folder, record)
             return move, self._left_host_memory(live)

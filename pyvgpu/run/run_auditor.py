@@ -37,7 +37,7 @@ class Audited:
     machine: Path | None  # of a simulated driver
 
 
-class Auditor:
+class RunAuditor:
     """Publishes memory that a run's processes hold beyond their charges, until it is stopped."""
 
     def __init__(self, audited: Audited) -> None:
@@ -90,7 +90,7 @@ class Auditor:
         if audited.machine is not None:
             os.environ[names.SIMULATED_MACHINE_VARIABLE] = str(audited.machine)
         count = len(audited.devices)
-        relatives = process_identity.Kin(usage)
+        relatives = process_identity.SlotProcesses(usage)
         owners = tampering.Owners(relatives.slot_of)
         witness = tampering.Witness(owners, relatives.is_relative, region.SLOTS - 1)
         reconciler = ledger_reconcile.Reconciler(
@@ -110,7 +110,10 @@ class Auditor:
                 while not self._stopped.wait(PERIOD_SECONDS):
                     reconciler.look()
                     owners.forget_dead()
-                    impossible = region.find_impossible(usage, audited.quota)
+                    impossible = (
+                        *region.find_impossible(usage, audited.quota),
+                        *_find_replaced(audited.usage, usage),
+                    )
                     for text in (
                         *(change.text for change in witness.changes),
                         *witness.confirm(impossible),
@@ -138,3 +141,14 @@ class Auditor:
                 os.write(file, text.encode())
             finally:
                 os.close(file)
+
+
+def _find_replaced(path: Path, usage: int) -> tuple[str, ...]:
+    """Return what happened to the *usage* file at *path*: a new process would open another one."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return ("its usage file was removed",)
+    if os.path.samestat(found, os.fstat(usage)):
+        return ()
+    return ("its usage file was replaced",)

@@ -34,6 +34,7 @@ class RunLimit:
         self._reservation = reservation
         self._uuid = uuid
         self.cgroup: Path | None = None  # for the program
+        self._given: tuple[int, ...] = ()  # the limit that is in effect
 
     def begin(self, vmemory: int, live: Collection[str]) -> None:
         """Create the cgroup and set its limit; *live* are the ids of active runs."""
@@ -52,9 +53,11 @@ class RunLimit:
             with self._session():
                 given = memory_limit.put(self._uuid, self.cgroup, vmemory)
         except (OSError, pynvml.NVMLError, memory_limit.NotSetError) as exc:
-            self._note(memory_limit.Limit((str(self.cgroup),), (), f"could not be changed: {exc}"))
+            why = f"could not be changed: {exc}"
+            self._note(memory_limit.Limit((str(self.cgroup),), self._given, why))
         else:
-            self._note(memory_limit.Limit((str(self.cgroup),), (given,)))
+            self._given = (given,)
+            self._note(memory_limit.Limit((str(self.cgroup),), self._given))
 
     def give_up(self, why: str) -> None:
         """Record that the program could not be put into the cgroup."""
@@ -85,8 +88,8 @@ class RunLimit:
         self.cgroup = parent / f"{_PREFIX}{self._reservation.name}"
         self.cgroup.mkdir()
         _enable(parent)
-        given = memory_limit.put(self._uuid, self.cgroup, vmemory)
-        return memory_limit.Limit((str(self.cgroup),), (given,))
+        self._given = (memory_limit.put(self._uuid, self.cgroup, vmemory),)
+        return memory_limit.Limit((str(self.cgroup),), self._given)
 
     @contextlib.contextmanager
     def _session(self) -> Iterator[None]:

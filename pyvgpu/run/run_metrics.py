@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pyvgpu
 from pyvgpu import quantity
 from pyvgpu.http import metric_text
-from pyvgpu.http.metric_text import Figure
+from pyvgpu.http.metric_text import MetricText
 from pyvgpu.machine import users
 
 if TYPE_CHECKING:
@@ -29,116 +29,118 @@ def _of_moves(read: Callable[[MoveRecord], float]) -> Callable[[RunShare], float
     return lambda part: None if part.moves is None else read(part.moves)
 
 
-RUN: tuple[tuple[Figure, Callable[[RunShare], float | None]], ...] = (
+RUN: tuple[tuple[MetricText, Callable[[RunShare], float | None]], ...] = (
     (
-        Figure("pyvgpu_run_vcore_reserved_ratio", "Fraction of a device's time that is reserved."),
+        MetricText(
+            "pyvgpu_run_vcore_reserved_ratio", "Fraction of a device's time that is reserved."
+        ),
         lambda part: part.reserved_vcore / quantity.WHOLE_DEVICE,
     ),
     (
-        Figure(
+        MetricText(
             "pyvgpu_run_vcore_limit_ratio",
             "Fraction of a device's time that a run may use while others are idle, 0 to 1.",
         ),
         lambda part: part.limits.vcore_limit / quantity.WHOLE_DEVICE,
     ),
     (
-        Figure(
+        MetricText(
             "pyvgpu_run_busy_seconds_total",
             "Device time that a run has used; not counted for a run without a limit of time.",
         ),
         lambda part: part.busy_seconds,
     ),
     (
-        Figure(
+        MetricText(
             "pyvgpu_run_throttled_seconds_total",
             "Total time for which launches of a run were throttled.",
         ),
         lambda part: part.throttled_seconds,
     ),
     (
-        Figure("pyvgpu_run_memory_limit_bytes", "Device memory that a run may hold."),
+        MetricText("pyvgpu_run_memory_limit_bytes", "Device memory that a run may hold."),
         lambda part: part.limits.vmemory,
     ),
     (
-        Figure(
+        MetricText(
             "pyvgpu_run_memory_reserved_bytes",
             "Device memory that is reserved for a run; 0 while its reservation is released.",
         ),
         lambda part: part.reserved,
     ),
     (
-        Figure(
+        MetricText(
             "pyvgpu_run_memory_used_bytes",
             "Device memory that a run holds; 0 while it is suspended.",
         ),
         lambda part: part.held,
     ),
     (
-        Figure(
+        MetricText(
             "pyvgpu_run_memory_host_bytes",
             "Device memory of a run that is in host memory while it is suspended.",
         ),
         lambda part: part.host,
     ),
     (
-        Figure(
+        MetricText(
             "pyvgpu_run_refused_allocations_total",
             "Allocations of a run that were refused because they exceeded its quota.",
         ),
         lambda part: part.refused,
     ),
     (
-        Figure("pyvgpu_run_processes", "Processes of a run that use its device."),
+        MetricText("pyvgpu_run_processes", "Processes of a run that use its device."),
         lambda part: len(part.processes),
     ),
     (
-        Figure(
+        MetricText(
             "pyvgpu_run_suspended",
             "1 while a run is suspended, or waits for room to start.",
         ),
         lambda part: part.suspension.suspended,
     ),
     (
-        Figure(
+        MetricText(
             "pyvgpu_run_waiting_seconds",
             "For how long an oversubscribed run has waited for room to work; 0: it does not wait.",
         ),
         lambda part: part.waiting,
     ),
     (
-        Figure(
+        MetricText(
             "pyvgpu_run_suspensions_total",
             "Suspensions of a run, by commands and by oversubscription.",
         ),
         _of_moves(lambda moves: moves.suspensions),
     ),
     (
-        Figure("pyvgpu_run_resumptions_total", "Resumptions of a run, likewise."),
+        MetricText("pyvgpu_run_resumptions_total", "Resumptions of a run, likewise."),
         _of_moves(lambda moves: moves.resumptions),
     ),
     (
-        Figure(
+        MetricText(
             "pyvgpu_run_refused_moves_total",
             "Suspensions and resumptions of a run that were refused or taken back.",
         ),
         _of_moves(lambda moves: moves.refused_moves),
     ),
     (
-        Figure(
+        MetricText(
             "pyvgpu_run_moved_to_host_bytes_total",
             "Memory of a run that suspensions have moved from the device to the host.",
         ),
         _of_moves(lambda moves: moves.to_host_bytes),
     ),
     (
-        Figure(
+        MetricText(
             "pyvgpu_run_moved_to_device_bytes_total",
             "Memory of a run that resumptions have moved from the host to the device.",
         ),
         _of_moves(lambda moves: moves.to_device_bytes),
     ),
     (
-        Figure(
+        MetricText(
             "pyvgpu_run_suspended_seconds_total",
             "Total time for which a run has been suspended since it started.",
         ),
@@ -146,33 +148,33 @@ RUN: tuple[tuple[Figure, Callable[[RunShare], float | None]], ...] = (
     ),
 )
 
-DEVICE: tuple[tuple[Figure, Callable[[DeviceView], float | None]], ...] = (
+DEVICE: tuple[tuple[MetricText, Callable[[DeviceView], float | None]], ...] = (
     (
-        Figure("pyvgpu_machine_device_memory_bytes", "Total memory of a device with runs."),
+        MetricText("pyvgpu_machine_device_memory_bytes", "Total memory of a device with runs."),
         lambda device: device.memory_bytes,
     ),
     (
-        Figure(
+        MetricText(
             "pyvgpu_machine_device_memory_reserved_bytes",
             "Device memory that is reserved for runs.",
         ),
         lambda device: device.reserved_bytes,
     ),
     (
-        Figure(
+        MetricText(
             "pyvgpu_machine_device_memory_used_bytes", "Device memory that runs of a device hold."
         ),
         lambda device: device.held,
     ),
     (
-        Figure(
+        MetricText(
             "pyvgpu_machine_device_vcore_reserved_ratio",
             "Fraction of a device's time that is reserved for runs.",
         ),
         lambda device: device.reserved_vcore / quantity.WHOLE_DEVICE,
     ),
     (
-        Figure(
+        MetricText(
             "pyvgpu_machine_device_moves_per_minute_limit",
             "Most suspensions and resumptions per minute by oversubscription: the lowest --moves "
             "of a device's runs; no series without oversubscribed runs.",
@@ -184,7 +186,7 @@ DEVICE: tuple[tuple[Figure, Callable[[DeviceView], float | None]], ...] = (
     ),
 )
 
-BUILD = Figure("pyvgpu_build_info", "Version of pyvgpu, as a label; always 1.")
+BUILD = MetricText("pyvgpu_build_info", "Version of pyvgpu, as a label; always 1.")
 
 
 def text(devices: Sequence[DeviceView]) -> bytes:

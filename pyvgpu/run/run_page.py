@@ -30,7 +30,7 @@ class MachinePage:
         self._node = node
         self._seconds = seconds
         self._lines: history.History[Key] = history.History()
-        self._days: history.DayHistory[Key] = history.DayHistory()
+        self._days = history.DayHistory()
         self._document = self._made((), 0.0)
 
     @property
@@ -40,10 +40,11 @@ class MachinePage:
 
     def see(self, devices: Sequence[DeviceView], now: float) -> None:
         """Add a sample, taken at *now*, in seconds since the epoch."""
-        points: dict[Key, history.Values] = {
-            (device.uuid,): (_thousandths(device.share), device.held // _MIB) for device in devices
+        of_devices = {
+            device.uuid: (_thousandths(device.share), device.held // _MIB) for device in devices
         }
-        self._days.add(points, now)
+        self._days.add(of_devices, now)
+        points: dict[Key, history.Values] = {(uuid,): each for uuid, each in of_devices.items()}
         for device in devices:
             for part in device.parts:
                 points[part.run_id, device.uuid] = (
@@ -79,7 +80,7 @@ class MachinePage:
             "usedBytes": device.held,
             "allocatedBytes": device.reserved_bytes,
             "lines": self._lines.lines((device.uuid,), _LINES),
-            "day": self._days.lines((device.uuid,), _LINES),
+            "day": self._days.lines(device.uuid, _LINES),
             "containers": [self._run(part, device.uuid) for part in device.parts],
         }
 

@@ -60,7 +60,7 @@ class RunPlan:
     files: tuple[Path, ...] = ()  # to be removed after the run
     after_look: Callable[[Path], None] = lambda _folder: None  # after each check of the arbiter
     user: int | None = None  # uid of the processes, if it is not our own
-    oversubscription: oversubscriber.Request | None = None
+    oversubscription: oversubscriber.OversubscribeRequest | None = None
 
 
 @dataclasses.dataclass(slots=True)
@@ -182,7 +182,7 @@ def opened(plan: RunPlan) -> Iterator[OpenRun]:
         os.close(made.quota)
         registries.forget(made.folder)
         raise
-    watcher = run_auditor.Auditor(_audited(base, made))
+    watcher = run_auditor.RunAuditor(_audited(base, made))
     attendant = arbiter.Attendant(
         registries,
         made.folder,
@@ -205,7 +205,7 @@ def opened(plan: RunPlan) -> Iterator[OpenRun]:
         _checkpoint_driver(base),
         *(() if mover is None else (mover.note,)),
     )
-    steward = quota_socket.Control(made.folder, change, suspend_socket.answerer(worker))
+    steward = quota_socket.QuotaControl(made.folder, change, suspend_socket.answerer(worker))
     if plan.user is None:
         limit.begin(made.share.vmemory, {reservation.run_id for reservation in registries.live()})
     leavings = janitor.Leavings(

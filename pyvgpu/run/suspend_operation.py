@@ -42,7 +42,7 @@ RUNNING = region.Suspension()
 _GATED = region.Suspension(gated=True)
 
 
-class RefusedError(errors.UnavailableError):
+class SuspensionRefusedError(errors.UnavailableError):
     """A process cannot be suspended; it goes on."""
 
 
@@ -81,7 +81,7 @@ class Target:
                 os.kill(self.pid, signal.SIGKILL)
 
 
-class Tenant(Protocol):
+class SuspendedTenant(Protocol):
     """The run or the container whose processes are suspended."""
 
     @property
@@ -119,15 +119,15 @@ class Need:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Moved:
+class MovedMemory:
     """The memory that an operation has moved, in bytes by device of the tenant."""
 
     to_host: tuple[int, ...]
     to_device: tuple[int, ...]
 
-    def plus(self, other: Moved) -> Moved:
+    def plus(self, other: MovedMemory) -> MovedMemory:
         """Return the sums of both."""
-        return Moved(
+        return MovedMemory(
             tuple(map(operator.add, self.to_host, other.to_host)),
             tuple(map(operator.add, self.to_device, other.to_device)),
         )
@@ -138,7 +138,7 @@ class Operation:
 
     def __init__(
         self,
-        tenant: Tenant,
+        tenant: SuspendedTenant,
         calls: checkpoint_calls.Calls,
         stopped: threading.Event,
         saved: dict[int, Need],
@@ -151,7 +151,7 @@ class Operation:
         self._targets: dict[int, Target] = {}
         self._needs: dict[int, Need] = {}  # as last measured
         self._copy_seconds = _COPY_SECONDS
-        self.moved = Moved((0,) * len(tenant.devices), (0,) * len(tenant.devices))
+        self.moved = MovedMemory((0,) * len(tenant.devices), (0,) * len(tenant.devices))
 
     def suspend(self, order: SuspendOrder) -> str:
         """Suspend all processes, or none; return a line for the user."""
@@ -203,7 +203,7 @@ class Operation:
         self._find_targets()
         for pid in self._targets:
             if checkpoint_calls.is_stopped(_PROC / str(pid)):
-                raise RefusedError(
+                raise SuspensionRefusedError(
                     f"process {pid}: it is stopped; `kill -CONT {pid}` continues it"
                 )
         if before.suspended:
@@ -270,7 +270,7 @@ class Operation:
             if not missing:
                 break
             if time.monotonic() > until:
-                raise RefusedError(
+                raise SuspensionRefusedError(
                     f"process {missing[0]} has ended, and a child that it forked keeps its memory"
                 )
             self._stopped.wait(_PAUSE_SECONDS)
@@ -282,22 +282,22 @@ class Operation:
                 any(slot.opened) for slot in region.read_slots(usage, len(self._tenant.devices))
             )
         if shares:
-            raise RefusedError(
+            raise SuspensionRefusedError(
                 "its processes share device memory with each other, which cannot be moved"
             )
         if self._is_under_mps():
-            raise RefusedError(
+            raise SuspensionRefusedError(
                 "its processes use MPS, and the driver cannot suspend clients of MPS"
             )
         for device in self._tenant.devices:
             if device.instance is not None:
-                raise RefusedError(
+                raise SuspensionRefusedError(
                     f"{device.label} is a MIG device, whose memory the driver cannot move"
                 )
         for pid in self._targets:
             reason = find_obstacle(_PROC / str(pid), self._calls.release)
             if reason is not None:
-                raise RefusedError(f"process {pid}: {reason}")
+                raise SuspensionRefusedError(f"process {pid}: {reason}")
 
     def _is_under_mps(self) -> bool:
         path = self._tenant.folder / names.QUOTA_FILE
@@ -367,7 +367,7 @@ class Operation:
             if not waiting:
                 return
             if time.monotonic() > until:
-                raise RefusedError(
+                raise SuspensionRefusedError(
                     f"{waiting} of its calls still wait for the device after {seconds:g} s"
                 )
             if self._stopped.wait(_PAUSE_SECONDS / 10):
@@ -379,7 +379,7 @@ class Operation:
         until = time.monotonic() + _SETTLE_SECONDS
         while not self._stopped.is_set():
             step = suspension.next_step(wish, states)
-            if step is None or step.action is suspension.Action.CHECKPOINT:
+            if step is None or step.action is suspension.CheckpointCall.CHECKPOINT:
                 known = set(self._targets)
                 self._find_targets()
                 if set(self._targets) != known:
@@ -388,26 +388,28 @@ class Operation:
             if step is None:
                 failed = [pid for pid, x in states.items() if x is suspension.ProcessState.FAILED]
                 if failed:
-                    raise RefusedError(f"process {failed[0]}: the driver says that it has failed")
+                    raise SuspensionRefusedError(
+                        f"process {failed[0]}: the driver says that it has failed"
+                    )
                 return
             result = self._act(step, lock_seconds)
             outcome = suspension.judge(step.action, result)
-            if outcome is suspension.Outcome.DONE:
+            if outcome is suspension.CallOutcome.DONE:
                 states[step.pid] = suspension.AFTER[step.action]
                 self._count(step)
                 until = time.monotonic() + _SETTLE_SECONDS
                 continue
             if not self._targets[step.pid].is_alive:
-                outcome = suspension.Outcome.AGAIN
-            if outcome is suspension.Outcome.LOST:
+                outcome = suspension.CallOutcome.AGAIN
+            if outcome is suspension.CallOutcome.LOST:
                 why = suspension.explain(step.action, result)
                 raise LostError(
                     f"process {step.pid} could not be restored ({why}), so the processes beside "
                     "it are killed, too"
                 )
             why = suspension.explain(step.action, result)
-            if outcome is suspension.Outcome.REFUSED or time.monotonic() > until:
-                raise RefusedError(f"process {step.pid}: {why}")
+            if outcome is suspension.CallOutcome.REFUSED or time.monotonic() > until:
+                raise SuspensionRefusedError(f"process {step.pid}: {why}")
             self._stopped.wait(_PAUSE_SECONDS)
             self._find_targets()
             states = self._observe()
@@ -415,23 +417,26 @@ class Operation:
 
     def _count(self, step: suspension.Step) -> None:
         """Add what a call has moved; of an operation of an earlier supervisor, the ledger's."""
-        if step.action not in (suspension.Action.CHECKPOINT, suspension.Action.RESTORE):
+        if step.action not in (
+            suspension.CheckpointCall.CHECKPOINT,
+            suspension.CheckpointCall.RESTORE,
+        ):
             return
         if not self._needs:
             with contextlib.suppress(errors.PyVgpuError, OSError):
                 self._measure()
         nothing = Need((0,) * len(self._tenant.devices))
         measured = self._needs.get(step.pid, nothing)
-        if step.action is suspension.Action.CHECKPOINT:
-            more = Moved(measured.sizes, nothing.sizes)
+        if step.action is suspension.CheckpointCall.CHECKPOINT:
+            more = MovedMemory(measured.sizes, nothing.sizes)
         else:
-            more = Moved(nothing.sizes, self._saved.get(step.pid, measured).sizes)
+            more = MovedMemory(nothing.sizes, self._saved.get(step.pid, measured).sizes)
         self.moved = self.moved.plus(more)
 
     def _act(self, step: suspension.Step, lock_seconds: float) -> int:
         seconds = {
-            suspension.Action.LOCK: lock_seconds + _CALL_SECONDS,
-            suspension.Action.UNLOCK: _CALL_SECONDS,
+            suspension.CheckpointCall.LOCK: lock_seconds + _CALL_SECONDS,
+            suspension.CheckpointCall.UNLOCK: _CALL_SECONDS,
         }.get(step.action, self._copy_seconds)
         try:
             return self._calls.act(step, max(1, int(lock_seconds * 1000)), seconds)
@@ -450,12 +455,14 @@ class Operation:
         return found
 
 
-def _ending() -> RefusedError:
-    return RefusedError("the program that suspends it is ending")
+def _ending() -> SuspensionRefusedError:
+    return SuspensionRefusedError("the program that suspends it is ending")
 
 
-def _hanging(pid: int, exc: errors.PyVgpuError) -> RefusedError:
-    return RefusedError(f"process {pid}: {exc}; if it is stopped, `kill -CONT {pid}` continues it")
+def _hanging(pid: int, exc: errors.PyVgpuError) -> SuspensionRefusedError:
+    return SuspensionRefusedError(
+        f"process {pid}: {exc}; if it is stopped, `kill -CONT {pid}` continues it"
+    )
 
 
 def _kept(*, keep: bool) -> str:
@@ -468,15 +475,15 @@ def find_processes(usage: int) -> tuple[list[Target], list[int]]:
     A slot has the pid of its process in the process's own pid namespace.
     """
     slots = region.read_slots(usage, 1)
-    kin = process_identity.Kin(usage)
+    processes = process_identity.SlotProcesses(usage)
     found: dict[int, int] = {}  # pid by slot
     for slot in slots:
-        if kin.slot_of(slot.pid, slots) == slot.slot:
+        if processes.slot_of(slot.pid, slots) == slot.slot:
             found[slot.slot] = slot.pid
     if len(found) < len(slots):
         for folder in _PROC.iterdir():
             if folder.name.isdigit():
-                number = kin.slot_of(int(folder.name), slots)
+                number = processes.slot_of(int(folder.name), slots)
                 if number is not None:
                     found.setdefault(number, int(folder.name))
     targets = [Target(pid, process_identity.began(pid), slot) for slot, pid in found.items()]

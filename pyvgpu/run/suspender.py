@@ -95,15 +95,21 @@ class Suspender:
         self._seen = threading.Event()  # the report of the last order, by its client
         self._thread: threading.Thread | None = None
         self._order: suspend_operation.SuspendOrder | None = None  # in progress
+        self._next: suspend_operation.SuspendOrder | None = None  # of the same wish
         self._report = Report()
         self._saved: dict[int, suspend_operation.Need] = {}
         self._moves = move_record.MoveRecord()
 
     def begin(self, order: suspend_operation.SuspendOrder) -> None:
-        """Begin with *order*, or go on with the same one; UnavailableError during another."""
+        """Begin with *order*, or go on with the same one; UnavailableError during another.
+
+        A user's order follows one of the policy, which does the same, but would not last.
+        """
         with self._lock:
             if self._order is not None:
                 if self._order.wish is order.wish:
+                    if order.is_manual and _result(order) != _result(self._order):
+                        self._next = order
                     return
                 doing = "suspended" if order.wish is suspension.Wish.RUNNING else "resumed"
                 raise errors.UnavailableError(f"it is just being {doing}; try again")
@@ -117,7 +123,8 @@ class Suspender:
     def look(self) -> tuple[bool, Report]:
         """Return whether an order is in progress, and the report of the last one."""
         with self._lock:
-            busy = self._order is not None and self._report == Report()
+            done = self._report != Report() and self._next is None
+            busy = self._order is not None and not done
             if not busy:
                 self._seen.set()
             return busy, self._report
@@ -129,14 +136,28 @@ class Suspender:
             self._thread.join(_PATIENCE_SECONDS)
 
     def _run(self, order: suspend_operation.SuspendOrder) -> None:
+        following: suspend_operation.SuspendOrder | None = order
         try:
-            with checkpoint_calls.Calls(self._driver) as calls:
-                tenant = RunTenant(self._registries, self._made())
-                operation = suspend_operation.Operation(tenant, calls, self._stopped, self._saved)
-                self._attempt(operation, order)
+            while following is not None:
+                with checkpoint_calls.Calls(self._driver) as calls:
+                    tenant = RunTenant(self._registries, self._made())
+                    operation = suspend_operation.Operation(
+                        tenant, calls, self._stopped, self._saved
+                    )
+                    self._attempt(operation, following)
+                following = self._take_next()
         finally:
             with self._lock:
-                self._order = None
+                self._order = self._next = None
+
+    def _take_next(self) -> suspend_operation.SuspendOrder | None:
+        """End the order in progress; return the one that follows it, begun."""
+        with self._lock:
+            self._order, self._next = self._next, None
+            if self._order is not None:
+                self._report = Report()
+                self._seen.clear()
+            return self._order
 
     def _attempt(
         self, operation: suspend_operation.Operation, order: suspend_operation.SuspendOrder
@@ -192,6 +213,11 @@ class Suspender:
     def _conclude(self, report: Report) -> None:
         with self._lock:
             self._report = report
+
+
+def _result(order: suspend_operation.SuspendOrder) -> tuple[bool, bool]:
+    """Return what an order leaves behind, beside the state of the processes."""
+    return order.is_manual, order.keep
 
 
 def _succeeded(

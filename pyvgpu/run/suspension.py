@@ -29,7 +29,7 @@ class ProcessState(enum.IntEnum):
     FAILED = 3
 
 
-class Action(enum.Enum):
+class CheckpointCall(enum.Enum):
     """A call of the driver; the values are the last words of its name."""
 
     LOCK = "Lock"
@@ -45,7 +45,7 @@ class Wish(enum.Enum):
     SUSPENDED = "suspend"
 
 
-class Outcome(enum.Enum):
+class CallOutcome(enum.Enum):
     """What the result of a call means for the run."""
 
     DONE = enum.auto()
@@ -58,39 +58,39 @@ class Outcome(enum.Enum):
 class Step:
     """The next call."""
 
-    action: Action
+    action: CheckpointCall
     pid: int
 
 
 AFTER = {
-    Action.LOCK: ProcessState.LOCKED,
-    Action.CHECKPOINT: ProcessState.CHECKPOINTED,
-    Action.RESTORE: ProcessState.LOCKED,
-    Action.UNLOCK: ProcessState.RUNNING,
+    CheckpointCall.LOCK: ProcessState.LOCKED,
+    CheckpointCall.CHECKPOINT: ProcessState.CHECKPOINTED,
+    CheckpointCall.RESTORE: ProcessState.LOCKED,
+    CheckpointCall.UNLOCK: ProcessState.RUNNING,
 }
 
 # In the order of the calls: all processes are locked before the first is checkpointed, and all are
 # restored before the first goes on, because processes of a run may wait for each other.
 _STEPS = {
     Wish.SUSPENDED: (
-        (ProcessState.RUNNING, Action.LOCK),
-        (ProcessState.LOCKED, Action.CHECKPOINT),
+        (ProcessState.RUNNING, CheckpointCall.LOCK),
+        (ProcessState.LOCKED, CheckpointCall.CHECKPOINT),
     ),
     Wish.RUNNING: (
-        (ProcessState.CHECKPOINTED, Action.RESTORE),
-        (ProcessState.LOCKED, Action.UNLOCK),
+        (ProcessState.CHECKPOINTED, CheckpointCall.RESTORE),
+        (ProcessState.LOCKED, CheckpointCall.UNLOCK),
     ),
 }
 
 _REFUSED = {
-    (Action.LOCK, NOT_READY): "its calls and work on the device did not end in time",
-    (Action.LOCK, NOT_SUPPORTED): "the driver cannot lock it",
-    (Action.CHECKPOINT, NOT_SUPPORTED): (
+    (CheckpointCall.LOCK, NOT_READY): "its calls and work on the device did not end in time",
+    (CheckpointCall.LOCK, NOT_SUPPORTED): "the driver cannot lock it",
+    (CheckpointCall.CHECKPOINT, NOT_SUPPORTED): (
         "it has managed memory, or memory that it shares with another process, or it is a client "
         "of MPS, which this driver cannot move"
     ),
-    (Action.RESTORE, OUT_OF_MEMORY): "the driver found too little room on the device",
-    (Action.CHECKPOINT, OUT_OF_MEMORY): (
+    (CheckpointCall.RESTORE, OUT_OF_MEMORY): "the driver found too little room on the device",
+    (CheckpointCall.CHECKPOINT, OUT_OF_MEMORY): (
         "the driver is out of memory; it cannot move memory of a device in MIG mode"
     ),
 }
@@ -106,16 +106,20 @@ def next_step(wish: Wish, states: Mapping[int, ProcessState]) -> Step | None:
     return None
 
 
-def judge(action: Action, result: int) -> Outcome:
+def judge(action: CheckpointCall, result: int) -> CallOutcome:
     """Return what a CUresult of *action* means."""
     if result == 0:
-        return Outcome.DONE
-    if action is Action.RESTORE and result in (OUT_OF_MEMORY, OPERATING_SYSTEM, INVALID_VALUE):
-        return Outcome.LOST
-    return Outcome.AGAIN if result in _AGAIN else Outcome.REFUSED
+        return CallOutcome.DONE
+    if action is CheckpointCall.RESTORE and result in (
+        OUT_OF_MEMORY,
+        OPERATING_SYSTEM,
+        INVALID_VALUE,
+    ):
+        return CallOutcome.LOST
+    return CallOutcome.AGAIN if result in _AGAIN else CallOutcome.REFUSED
 
 
-def explain(action: Action, result: int) -> str:
+def explain(action: CheckpointCall, result: int) -> str:
     """Return why *action* was refused."""
     known = _REFUSED.get((action, result))
     return known or f"cuCheckpointProcess{action.value} returned error {result}"

@@ -39,14 +39,14 @@ class MachinePlaces:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Trace:
+class Leftover:
     """One file or folder, and what it is."""
 
     path: Path
     what: str
 
 
-def find(environment: Mapping[str, str], places: MachinePlaces) -> tuple[Trace, ...]:
+def find(environment: Mapping[str, str], places: MachinePlaces) -> tuple[Leftover, ...]:
     """Return the traces that the caller may remove, in order of their removal.
 
     *environment* names the home and the cache folder. Links and files of other users are left
@@ -61,7 +61,7 @@ def find(environment: Mapping[str, str], places: MachinePlaces) -> tuple[Trace, 
     return tuple({trace.path: trace for trace in found if _is_ours(trace.path)}.values())
 
 
-def remove(trace: Trace) -> None:
+def remove(trace: Leftover) -> None:
     """Remove *trace*; UnavailableError, or PermissionDeniedError, if that fails.
 
     Links in it are removed, not followed. A registry stays if it has entries of other users.
@@ -77,34 +77,34 @@ def remove(trace: Trace) -> None:
         raise errors.of_files(f"{trace.path}: cannot be removed", exc) from exc
 
 
-def _caches(environment: Mapping[str, str], places: MachinePlaces) -> Iterator[Trace]:
+def _caches(environment: Mapping[str, str], places: MachinePlaces) -> Iterator[Leftover]:
     what = "copies of the driver's libraries"
     for path in run_files.caches(environment):
-        yield Trace(path, what)
+        yield Leftover(path, what)
     for path in sorted(places.cache.glob("pyvgpu-[0-9]*")):
-        yield Trace(path, what)
+        yield Leftover(path, what)
 
 
-def _simulated(places: MachinePlaces) -> Iterator[Trace]:
+def _simulated(places: MachinePlaces) -> Iterator[Leftover]:
     for folder in places.memory:
         for path in sorted(folder.glob("pyvgpu-simulator-[0-9]*")):
-            yield Trace(path, "simulated machines")
+            yield Leftover(path, "simulated machines")
         for path in sorted(folder.glob("pyvgpu-demo-[0-9]*")):
-            yield Trace(path, "the simulated machine of a killed demonstration")
+            yield Leftover(path, "the simulated machine of a killed demonstration")
 
 
-def _generated(environment: Mapping[str, str], places: MachinePlaces) -> Iterator[Trace]:
+def _generated(environment: Mapping[str, str], places: MachinePlaces) -> Iterator[Leftover]:
     for folder in places.specifications:
         for path in sorted(folder.glob("*.json")):
             if _kind(path) in _KINDS:
-                yield Trace(path, "a CDI specification of `pyvgpu cdi`")
+                yield Leftover(path, "a CDI specification of `pyvgpu cdi`")
     home = environment.get("HOME", "")
     if home.startswith("/"):
         for name in _COMPLETIONS:
-            yield Trace(Path(home) / name, "a completion script")
+            yield Leftover(Path(home) / name, "a completion script")
 
 
-def _registries(places: MachinePlaces) -> Iterator[Trace]:
+def _registries(places: MachinePlaces) -> Iterator[Leftover]:
     """Yield the registries; of a registry with entries of other users only the caller's own."""
     for registry in places.registries:
         entries: Iterable[Path] = ()
@@ -112,10 +112,10 @@ def _registries(places: MachinePlaces) -> Iterator[Trace]:
             entries = sorted(registry.iterdir())
         own = [path for path in entries if _is_ours(path)]
         if len(own) == len(tuple(entries)) and _is_ours(registry):
-            yield Trace(registry, "the reservations of this machine")
+            yield Leftover(registry, "the reservations of this machine")
         else:
             for path in own:
-                yield Trace(path, "a reservation of this user")
+                yield Leftover(path, "a reservation of this user")
 
 
 def _kind(file: Path) -> object:

@@ -5,15 +5,16 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 
 import cgroup_room
 import pytest
 from runner import PYVGPU, Runner
 from waiting import wait_until
 
-from pyvgpu import shim
+from pyvgpu import quantity, shim
 from pyvgpu.machine import cgroups, memory_limit
-from pyvgpu.simulation import machines
+from pyvgpu.simulation import machines, simulator
 
 from .conftest import reservation_folders
 
@@ -96,6 +97,37 @@ def test_the_limit_follows_the_quota(limited, name, own_driver):
             subprocess.run(command, env=limited.environment, check=True)
             assert listed(limited, name)[0] == int(size[0]) * GIB + memory_limit.MARGIN_BYTES
             assert asked(ran) == [held + 64 - 256, 2]
+
+
+@pytest.mark.slow
+def test_a_limit_that_cannot_be_changed_stays_and_is_shown(limited, name):
+    doctor = "echo ready; while read line; do $0 doctor --json | tr -d '\\n'; echo; done"
+    machine = simulator.open_machine(limited.machine, limited.machines)
+
+    def change(size, *faults):
+        simulator.set_faults(machine, *faults)
+        time.sleep(0.2)  # they take effect within 0.1 s
+        command = [PYVGPU, "set", name, "--vmemory", size]
+        subprocess.run(command, env=limited.environment, check=True)
+        return listed(limited, name)
+
+    def diagnosis():
+        ran.stdin.write("\n")
+        ran.stdin.flush()
+        checks = json.loads(ran.stdout.readline())["checks"]
+        (row,) = [check for check in checks if check["check"] == "driver's limit"]
+        return row["state"], row["found"]
+
+    options = ("--name", name, "--vmemory", "2GiB", "sh", "-c", doctor, PYVGPU)
+    with limited.started(*options) as ran:
+        assert ran.stdout.readline() == "ready\n"
+        for size in ("3GiB", "4GiB"):
+            found, why = change(size, f"call {memory_limit.FUNCTION} * 999")
+            assert found == 2 * GIB + memory_limit.MARGIN_BYTES
+            assert why.startswith("could not be changed: ")
+        assert diagnosis() == ("limited", f"{quantity.format_size(found)}, {why}")
+        assert change("3GiB") == (3 * GIB + memory_limit.MARGIN_BYTES, None)
+        assert diagnosis()[0] == "ok"
 
 
 @pytest.mark.slow

@@ -410,7 +410,7 @@ def test_the_end_of_a_server_is_said(capsys, machine, tmp_path):
     with mps_room.daemon(machine, tmp_path / "mps") as daemon, daemon.client() as client:
         client.send("context(); answer(enabled())")
         assert client.answer() == 1
-        watcher = mps_daemon.Watcher(watched_daemon(daemon))
+        watcher = mps_daemon.DaemonWatcher(watched_daemon(daemon))
         watcher.look()
         server = daemon.server
         os.kill(server, signal.SIGKILL)
@@ -464,6 +464,24 @@ def test_a_daemon_that_has_ended_is_started_again(runner, name, machine):
             assert client.ask("cuda.cuInit(0)") == 0
 
 
+@pytest.mark.parametrize("ended", ["daemon", "server"])
+def test_an_end_of_which_the_program_dies_is_said_at_the_end_of_the_run(
+    capsys, machine, tmp_path, ended
+):
+    with mps_room.daemon(machine, tmp_path / "mps") as daemon, daemon.client() as client:
+        client.send("context(); answer(enabled())")
+        assert client.answer() == 1
+        watcher = mps_daemon.DaemonWatcher(watched_daemon(daemon))
+        watcher.look()
+        os.kill(daemon.pid if ended == "daemon" else daemon.server, signal.SIGKILL)
+        wait_until(lambda: client.ask("allocate(1)") == RPC_FAILURE)
+        watcher.stop()
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1
+        assert "device 0 has ended" in said
+        assert "started again" not in said.partition(";")[0]
+
+
 def test_a_fatal_error_is_said_once(capsys, machine, tmp_path):
     with (
         mps_room.daemon(machine, tmp_path / "mps") as daemon,
@@ -473,7 +491,7 @@ def test_a_fatal_error_is_said_once(capsys, machine, tmp_path):
         for client in (one, two):
             client.send("context(); answer(allocate(1))")
             assert client.answer() == 0
-        watcher = mps_daemon.Watcher(watched_daemon(daemon))
+        watcher = mps_daemon.DaemonWatcher(watched_daemon(daemon))
         watcher.look()
         assert capsys.readouterr().err == ""
         assert one.ask("crash()") == 700

@@ -231,7 +231,7 @@ def test_read_only_home_falls_back_to_another_folder(runner, tmp_path):
     assert ran.stdout.startswith("/var/tmp/pyvgpu-")
 
 
-def test_name_and_command_are_in_the_book(runner, name):
+def test_name_and_command_are_in_the_registry(runner, name):
     with runner.started(
         "--name", name, "--vmemory", "2GiB", "sh", "-c", "echo; read x", "secret"
     ) as run:

@@ -1,16 +1,18 @@
 """`pyvgpu run --oversubscribe`: idle runs make room, and come back when they want to work."""
 
+import dataclasses
 import re
 import signal
 
 import pytest
 from waiting import WHOLE, wait_until
 
-from pyvgpu.machine import reservations
+from pyvgpu import names
+from pyvgpu.machine import reservations, tenant_record
 from pyvgpu.run import run_metrics, runs
 
 from .conftest import reservation_folders
-from .test_suspend import HOLDING, done, pyvgpu, refused, tenant
+from .test_suspend import HOLDING, SLOW, done, is_gated, pyvgpu, refused, tenant
 
 LITTLE = "context(); p = alloc(1 << 24); fill(p); answer(p > 0)"
 WORK = "spin(1_000_000); check(cuda.cuCtxSynchronize())"
@@ -118,6 +120,62 @@ def test_a_run_that_a_user_suspended_is_not_resumed_by_the_policy(runner, name):
         assert state(runner, name) == "suspended"
         done(pyvgpu(runner, "resume", name))
         assert first.answer() is True
+
+
+def record_of(name):
+    (folder,) = reservation_folders(name)
+    return folder, tenant_record.load((folder / names.TENANT_FILE).read_bytes())
+
+
+@pytest.mark.slow
+def test_a_user_suspends_a_run_that_the_policy_is_just_suspending(runner, name, tmp_path):
+    machine = tmp_path / "slow.machine"
+    machine.write_text(SLOW)
+    runner.machine = str(machine)
+    with crowded(runner, name) as first:
+        first.send(HOLDING)
+        assert first.answer() is True
+        with runner.started(
+            "--name", f"{name}-b", *QUICK, "--vmemory", "50GiB", "--", "sleep", "1"
+        ) as second:
+            wait_until(lambda: is_gated(name))
+            said = done(pyvgpu(runner, "suspend", name, "--keep"))
+            assert said.endswith(("its reservation is kept\n", "its reservation is kept now\n"))
+            assert record_of(name)[1].is_manual
+            second.send_signal(signal.SIGTERM)
+            second.wait(WHOLE)
+        first.send("answer(is_intact(p))")
+        assert state(runner, name) == "suspended"
+        done(pyvgpu(runner, "resume", name))
+        assert first.answer() is True
+
+
+def test_a_move_whose_end_was_not_recorded_does_not_last(runner, name):
+    with crowded(runner, name):
+        folder, record = record_of(name)
+        with reservations.Registries().frozen():
+            moving = dataclasses.replace(record, moving_since=record.since)
+            reservations.write_record(folder, moving)
+        wait_until(lambda: not record_of(name)[1].moving_since)
+
+
+def test_a_run_that_waits_for_room_is_not_suspended(runner, name):
+    with crowded(runner, name) as first:
+        first.send("context(); answer(1)")
+        assert first.answer() == 1
+        first.send(f"while True: {WORK}")
+        with runner.started(
+            "--name", f"{name}-b", *QUICK, "--vmemory", "50GiB", "--", "true"
+        ) as waiting:
+            wait_until(
+                lambda: reservation_folders(f"{name}-b")
+                and state(runner, f"{name}-b") == "waiting"
+            )
+            for command in ("suspend", "resume"):
+                said = refused(pyvgpu(runner, command, f"{name}-b"))
+                assert "has not started yet: it waits for room" in said
+            waiting.send_signal(signal.SIGTERM)
+            waiting.wait(WHOLE)
 
 
 def test_without_host_memory_no_run_is_suspended(runner, name):

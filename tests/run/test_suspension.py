@@ -8,7 +8,7 @@ import pytest
 from pyvgpu.errors import DataError
 from pyvgpu.machine import process_identity
 from pyvgpu.run import suspend_operation, suspender, suspension
-from pyvgpu.run.suspension import Action, Outcome, ProcessState, Step, Wish
+from pyvgpu.run.suspension import CallOutcome, CheckpointCall, ProcessState, Step, Wish
 
 RUNNING, LOCKED, CHECKPOINTED = (
     ProcessState.RUNNING,
@@ -21,21 +21,29 @@ RUNNING, LOCKED, CHECKPOINTED = (
     ("wish", "states", "expected"),
     [
         pytest.param(Wish.SUSPENDED, {}, None, id="no process"),
-        pytest.param(Wish.SUSPENDED, {7: RUNNING}, Step(Action.LOCK, 7), id="lock first"),
+        pytest.param(Wish.SUSPENDED, {7: RUNNING}, Step(CheckpointCall.LOCK, 7), id="lock first"),
         pytest.param(
-            Wish.SUSPENDED, {7: LOCKED, 9: RUNNING}, Step(Action.LOCK, 9), id="lock all first"
+            Wish.SUSPENDED,
+            {7: LOCKED, 9: RUNNING},
+            Step(CheckpointCall.LOCK, 9),
+            id="lock all first",
         ),
         pytest.param(
             Wish.SUSPENDED,
             {7: LOCKED, 9: LOCKED},
-            Step(Action.CHECKPOINT, 7),
+            Step(CheckpointCall.CHECKPOINT, 7),
             id="then checkpoint",
         ),
         pytest.param(Wish.SUSPENDED, {7: CHECKPOINTED}, None, id="suspended"),
         pytest.param(
-            Wish.RUNNING, {7: LOCKED, 9: CHECKPOINTED}, Step(Action.RESTORE, 9), id="restore first"
+            Wish.RUNNING,
+            {7: LOCKED, 9: CHECKPOINTED},
+            Step(CheckpointCall.RESTORE, 9),
+            id="restore first",
         ),
-        pytest.param(Wish.RUNNING, {7: LOCKED, 9: RUNNING}, Step(Action.UNLOCK, 7), id="unlock"),
+        pytest.param(
+            Wish.RUNNING, {7: LOCKED, 9: RUNNING}, Step(CheckpointCall.UNLOCK, 7), id="unlock"
+        ),
         pytest.param(Wish.RUNNING, {7: RUNNING}, None, id="running"),
     ],
 )
@@ -46,16 +54,16 @@ def test_next_step_brings_the_processes_closer_to_the_wish(wish, states, expecte
 @pytest.mark.parametrize(
     ("action", "result", "expected"),
     [
-        (Action.LOCK, 0, Outcome.DONE),
-        (Action.LOCK, suspension.NOT_READY, Outcome.REFUSED),
-        (Action.LOCK, suspension.NOT_INITIALIZED, Outcome.AGAIN),
-        (Action.LOCK, suspension.ILLEGAL_STATE, Outcome.AGAIN),
-        (Action.CHECKPOINT, suspension.NOT_SUPPORTED, Outcome.REFUSED),
-        (Action.CHECKPOINT, suspension.OUT_OF_MEMORY, Outcome.REFUSED),
-        (Action.RESTORE, suspension.OUT_OF_MEMORY, Outcome.LOST),
-        (Action.RESTORE, suspension.OPERATING_SYSTEM, Outcome.LOST),
-        (Action.RESTORE, suspension.ILLEGAL_STATE, Outcome.AGAIN),
-        (Action.UNLOCK, suspension.ILLEGAL_STATE, Outcome.AGAIN),
+        (CheckpointCall.LOCK, 0, CallOutcome.DONE),
+        (CheckpointCall.LOCK, suspension.NOT_READY, CallOutcome.REFUSED),
+        (CheckpointCall.LOCK, suspension.NOT_INITIALIZED, CallOutcome.AGAIN),
+        (CheckpointCall.LOCK, suspension.ILLEGAL_STATE, CallOutcome.AGAIN),
+        (CheckpointCall.CHECKPOINT, suspension.NOT_SUPPORTED, CallOutcome.REFUSED),
+        (CheckpointCall.CHECKPOINT, suspension.OUT_OF_MEMORY, CallOutcome.REFUSED),
+        (CheckpointCall.RESTORE, suspension.OUT_OF_MEMORY, CallOutcome.LOST),
+        (CheckpointCall.RESTORE, suspension.OPERATING_SYSTEM, CallOutcome.LOST),
+        (CheckpointCall.RESTORE, suspension.ILLEGAL_STATE, CallOutcome.AGAIN),
+        (CheckpointCall.UNLOCK, suspension.ILLEGAL_STATE, CallOutcome.AGAIN),
     ],
 )
 def test_results_of_calls_are_judged(action, result, expected):

@@ -19,11 +19,13 @@ MIB = 1 << 20
 cuda = ctypes.CDLL("libcuda.so.1")
 context, pointer = ctypes.c_void_p(), ctypes.c_uint64()
 cuda.cuInit(0)
+(usage,) = {line.split()[-1] for line in open("/proc/self/maps") if line.endswith("/usage\\n")}
+with open(usage, "rb") as file:
+    earlier = file.read()
 cuda.cuDevicePrimaryCtxRetain(byref(context), 0)
 cuda.cuCtxSetCurrent(context)
 print(cuda.cuMemAlloc_v2(byref(pointer), ctypes.c_size_t(700 * MIB)), flush=True)
 sys.stdin.readline()
-(usage,) = {line.split()[-1] for line in open("/proc/self/maps") if line.endswith("/usage\\n")}
 with open(usage, "r+b") as file:
     size = os.fstat(file.fileno()).st_size
     exec(sys.argv[1])
@@ -39,10 +41,21 @@ sys.stdin.readline()
         pytest.param("file.seek(4096); file.write(os.urandom(size - 4096))", id="garbage"),
         pytest.param("file.write(bytes(64))", id="no header"),
         pytest.param("file.truncate(65536)", id="cut off"),
+        pytest.param("file.write(earlier)", id="an earlier copy"),
     ],
 )
 def test_a_ledger_changed_by_its_run_is_restored_and_marked(runner, name, change):
-    options = ("--name", name, "--vmemory", "2GiB")
+    restores(runner, name, change)
+
+
+def test_a_ledger_on_a_mig_device_is_restored_and_marked(runner, name):
+    change = "file.seek(4096); file.write(bytes(size - 4096))"
+    restores(runner, name, change, "--simulate", "h100:mig=3g.40gb+2g.20gb", "--device", "0:1")
+
+
+def restores(runner, name, change, *options):
+    """Start a run that makes *change*; fail unless its memory counts again, and it is marked."""
+    options = (*options, "--name", name, "--vmemory", "2GiB")
     with runner.started(*options, "python3", "-c", PROGRAM, change) as ran:
         assert ran.stdout.readline() == "0\n"
         before = runner.listed(name)
@@ -82,6 +95,27 @@ def test_a_ledger_behind_a_link_starts_no_process(runner, name):
         ran.stdin.flush()
         assert ran.stdout.readline() == "800 True\n"
         assert runner.listed(name)["held_bytes"] > 700 << 20
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        pytest.param(
+            "os.unlink(usage); open(usage, 'wb').write(earlier)", "was replaced", id="replaced"
+        ),
+        pytest.param("os.unlink(usage)", "was removed", id="removed"),
+    ],
+)
+def test_another_file_in_place_of_the_ledger_marks_the_run(runner, name, change, text):
+    options = ("--name", name, "--vmemory", "2GiB")
+    with runner.started(*options, "python3", "-c", PROGRAM, change) as ran:
+        assert ran.stdout.readline() == "0\n"
+        ran.stdin.write("\n")
+        ran.stdin.flush()
+        assert ran.stdout.readline() == "changed\n"
+        (folder,) = reservation_folders(name)
+        waiting.wait_until(lambda: (folder / "tampered").exists())
+        assert (folder / "tampered").read_text() == f"its usage file {text}"
 
 
 def counted(folder):

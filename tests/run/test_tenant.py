@@ -42,7 +42,7 @@ def test_program_is_limited_to_its_quota(runner, probe):
         {"PYVGPU_SIMULATED_MACHINE": "/nonexistent"},
         {"CUDA_VISIBLE_DEVICES": "0,0"},
         {"LD_LIBRARY_PATH": "/usr/lib"},
-        {"PYVGPU_REGION": "/tmp", "PYVGPU_QUOTA": "99999999999", "PYVGPU_BOOK": "/tmp"},
+        {"PYVGPU_REGION": "/tmp", "PYVGPU_QUOTA": "99999999999", "PYVGPU_LOG": "error"},
         {"HOME": "/nonexistent", "XDG_CACHE_HOME": "/nonexistent"},
     ],
 )

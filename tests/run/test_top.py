@@ -7,6 +7,7 @@ import pty
 import re
 import subprocess
 import sys
+import termios
 
 import forked
 import pytest
@@ -197,6 +198,27 @@ def test_terminal_is_redrawn_until_q(runner, name, kind):
                 pass
         os.close(terminal)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["xterm", "dumb"])
+def test_no_line_is_wider_than_the_terminal(runner, name, kind):
+    with holder(runner, name, GIB, "--vmemory", "2GiB"):
+        pid, terminal = pty.fork()
+        if not pid:
+            termios.tcsetwinsize(0, (24, 60))
+            environment = {**runner.environment, "TERM": kind}
+            environment.pop("COLUMNS", None)
+            os.execve(PYVGPU, [PYVGPU, "top", "--once", "--interval", "0.1"], environment)
+        shown = b""
+        with contextlib.suppress(OSError):
+            while part := os.read(terminal, 1 << 16):
+                shown += part
+        os.close(terminal)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode()).splitlines()
+    assert any(name[:8] in line for line in lines)
+    assert [line for line in lines if len(line) > 60] == []
 
 
 @pytest.mark.parametrize("interval", ["0", "-1", "0.05", "61", "1s", "1e1", "nan"])

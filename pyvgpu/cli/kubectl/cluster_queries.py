@@ -108,7 +108,9 @@ class ClusterQueries:
             )
         return {node: None if isinstance(said, str) else said for node, said in answers.items()}
 
-    def print(self, *pages: tuple[str, Sequence[tables.Column], Sequence[tables.Row]]) -> None:
+    def print(
+        self, *pages: tuple[str, Sequence[tables.TableColumn], Sequence[tables.Row]]
+    ) -> None:
         """Print tables, each with its name in the JSON output."""
         if self._options.output == "json":
             document = {name: list(rows) for name, _, rows in pages}

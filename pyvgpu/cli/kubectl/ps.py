@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import argparse
 
 _DESCRIPTION = """\
-List the devices that containers hold: node, device, time in hundredths of the device (VCORE), and
+List the devices that containers hold: node, device, percent of the device's time (VCORE), and
 memory. The share of a claim is shown for its pod. This needs permission to list pods;
 also nodes, for names of devices and shares that agents have placed; and resourceclaims and
 resourceslices, for the shares of claims.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyvgpu.cli.kubectl import suspending
+from pyvgpu.cli.kubectl import suspend_request
 
 if TYPE_CHECKING:
     import argparse
@@ -25,10 +25,10 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Add the options of `kubectl vgpu resume`."""
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
-    suspending.add_options(parser)
+    suspend_request.add_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Request it, and with --wait wait for it."""
-    print(suspending.PodRequest(options).send(None))
+    print(suspend_request.SuspensionRequest(options).send(None))
     return 0

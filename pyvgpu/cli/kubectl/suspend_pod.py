@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyvgpu.allocator import suspensions
-from pyvgpu.cli.kubectl import suspending
+from pyvgpu.cli.kubectl import suspend_request
 
 if TYPE_CHECKING:
     import argparse
@@ -29,7 +29,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Add the options of `kubectl vgpu suspend`."""
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
-    suspending.add_options(parser)
+    suspend_request.add_options(parser)
     parser.add_argument(
         "--keep",
         action="store_true",
@@ -40,5 +40,5 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Request it, and with --wait print what was moved."""
     value = suspensions.KEEP if options.keep else suspensions.RELEASE
-    print(suspending.PodRequest(options).send(value))
+    print(suspend_request.SuspensionRequest(options).send(value))
     return 0

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import argparse
 
 _DESCRIPTION = """\
-Show, by container or by device, the allocation (VCORE, in hundredths of a device's time, and
+Show, by container or by device, the allocation (VCORE, in percent of a device's time, and
 VMEMORY) and the usage of the last seconds (USED, HELD). Agents report usage through the API
 server: this needs permission to get pods/proxy in their namespace; without it, usage is `-`.
 """

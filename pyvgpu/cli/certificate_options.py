@@ -66,7 +66,8 @@ def source(
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text()
+        return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
-        why = str(exc.strerror).lower() if isinstance(exc, OSError) else "is not text"
-        raise errors.DataError(f"--certificate-authority {file}: {why}") from exc
+        raise errors.DataError(
+            f"--certificate-authority {file}: {errors.reason_of(exc)}; must be certificates in PEM"
+        ) from exc

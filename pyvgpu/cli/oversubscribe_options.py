@@ -11,7 +11,7 @@ from pyvgpu.run import oversubscriber
 if TYPE_CHECKING:
     import argparse
 
-_DEFAULTS = oversubscription.Rules()
+_DEFAULTS = oversubscription.MoveRules()
 _WAIT_SECONDS = oversubscriber.WAIT_SECONDS
 MOST_RATIO = oversubscription.MOST_RATIO
 
@@ -59,7 +59,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def parse(options: argparse.Namespace) -> oversubscriber.Request | None:
+def parse(options: argparse.Namespace) -> oversubscriber.OversubscribeRequest | None:
     """Return what they ask for, None without --oversubscribe; UsageError if it is invalid."""
     rest = ("idle", "slice", "wait", "moves", "host_memory")
     if options.oversubscribe is None:
@@ -73,14 +73,14 @@ def parse(options: argparse.Namespace) -> oversubscriber.Request | None:
             "--oversubscribe and --sharing mps: must not both be given; the driver cannot suspend "
             "clients of MPS"
         )
-    rules = oversubscription.Rules(
+    rules = oversubscription.MoveRules(
         _number(options.idle, "--idle", _DEFAULTS.idle_seconds, 1, 86400),
         _number(options.slice, "--slice", _DEFAULTS.slice_seconds, 1, 86400),
         int(_number(options.moves, "--moves", _DEFAULTS.moves_per_minute, 1, 1000)),
     )
     host_memory = options.host_memory
-    return oversubscriber.Request(
-        holders.Oversubscription(_parse_ratio(options.oversubscribe), rules),
+    return oversubscriber.OversubscribeRequest(
+        holders.OversubscribedRequest(_parse_ratio(options.oversubscribe), rules),
         None if host_memory is None else quantity.parse_size(host_memory, "--host-memory"),
         _number(options.wait, "--wait", _WAIT_SECONDS, 0, 86400),
     )

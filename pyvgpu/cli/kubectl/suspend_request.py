@@ -35,7 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     cluster_options.add_context(parser)
 
 
-class PodRequest:
+class SuspensionRequest:
     """The request for one pod."""
 
     def __init__(self, options: argparse.Namespace) -> None:
@@ -52,6 +52,7 @@ class PodRequest:
         """Set the annotation, or remove it (None); return a line for the user."""
         thing = pod_lookup.read(self._api, self._namespace, self._name)
         self._check(thing)
+        self._check_allowed(thing, value)
         body = {
             "metadata": {
                 "uid": objects.section(thing, "metadata").get("uid"),
@@ -88,6 +89,15 @@ class PodRequest:
         if not found.node:
             raise errors.UsageError(
                 f"{self._label}: has no node yet; `kubectl vgpu explain {self._name}` says why"
+            )
+
+    def _check_allowed(self, thing: Object, value: str | None) -> None:
+        if suspensions.is_never(objects.section(thing, "metadata", "annotations")):
+            what = "it must not be suspended" if value else "it is never suspended to make room"
+            raise errors.UsageError(
+                f"{self._label}: its annotation {names.SUSPEND_ANNOTATION} is "
+                f"{suspensions.NEVER}: {what}; `kubectl annotate pod {self._name} -n "
+                f"{self._namespace} {names.SUSPEND_ANNOTATION}-` removes it"
             )
 
     def _wait(self, value: str, node: str) -> str:

@@ -72,10 +72,13 @@ def tell(state: Path, order: Mapping[str, object]) -> str:
         ) from exc
     except TimeoutError as exc:
         raise errors.UnavailableError(f"{state}: the agent does not answer") from exc
-    except (OSError, KeyError) as exc:
+    except OSError as exc:
         raise errors.UnavailableError(
-            f"{state}: no agent of this node answers there ({exc}); --state names its folder"
+            f"{state}: no agent of this node answers there ({errors.reason_of(exc)}); --state "
+            "names its folder"
         ) from exc
+    except KeyError as exc:
+        raise errors.UnavailableError(f"{state}: the agent there is of another version") from exc
 
 
 def find(name: str, grants: Iterable[Grant]) -> Grant:

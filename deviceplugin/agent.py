@@ -38,7 +38,13 @@ import threading
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, shim
-from pyvgpu.deviceplugin import admin_socket, agent_http, components, scheduler_link
+from pyvgpu.deviceplugin import (
+    admin_socket,
+    agent_http,
+    agent_settings,
+    components,
+    scheduler_link,
+)
 from pyvgpu.deviceplugin.agent_settings import Profile
 from pyvgpu.deviceplugin.allocation_api import Api
 from pyvgpu.deviceplugin.cluster import (
@@ -72,6 +78,7 @@ from pyvgpu.deviceplugin.plugin import (
 from pyvgpu.deviceplugin.suspension import pod_oversubscriber, pod_suspender
 from pyvgpu.deviceplugin.telemetry import metric_families, status_history
 from pyvgpu.kube import apiserver
+from pyvgpu.machine import host_memory
 from pyvgpu.volumes import driver_follower, folder_watch, node_mirror, survey
 
 if TYPE_CHECKING:
@@ -123,16 +130,13 @@ class Agent:
             if kept.trouble:
                 log.warning("rebuilding the grants from kubelet's state: %s", kept.trouble)
             stack.enter_context(store.alone(settings.run))
+            self._recent.restore(settings.state)
+            stack.callback(self._recent.save)
             places = store.GrantStore(settings.run / store.GRANTS, settings.specifications)
             if kept.trouble:
                 kept.put(*places.claimed())
-            instances = mig_instances.MigInstances(settings.state, settings.dynamic_mig)
-            made = backend.GrantBackend(places, instances, cdi=settings.require_cdi)
-            stack.callback(made.close)
-            resources = device_ids.GAIA if settings.profile is Profile.GAIA else device_ids.OURS
-            listing = pod_resources.PodResources(settings.pod_resources)
-            offers = {resource.kind: Offer(resource) for resource in resources}
             own, known = None, None
+            other_manager: Callable[[], str] = str
             if api:
                 stack.callback(api.close)
                 own, known = (
@@ -140,9 +144,17 @@ class Agent:
                     node_pods.Pods(api, settings.node),
                 )
                 self._add_watches(own, known)
-                instances.other_manager = functools.partial(
+                other_manager = functools.partial(
                     other_plugin.mig_manager_of, own, settings.registry
                 )
+            instances = mig_instances.MigInstances(
+                settings.state, settings.dynamic_mig, other_manager=other_manager
+            )
+            made = backend.GrantBackend(places, instances, cdi=settings.require_cdi)
+            stack.callback(made.close)
+            resources = device_ids.GAIA if settings.profile is Profile.GAIA else device_ids.OURS
+            listing = pod_resources.PodResources(settings.pod_resources)
+            offers = {resource.kind: Offer(resource) for resource in resources}
             observers = interfaces.Observers()
             grant_manager: manager.GrantManager
             found: node_devices.Devices
@@ -315,11 +327,14 @@ class Agent:
         reports: pod_events.PodEvents,
         policy: pod_oversubscriber.PodOversubscriber | None,
     ) -> None:
-        node = pod_suspender.NodeView(
+        limit = self._settings.suspend_host_memory.limit(host_memory.total())
+        self._meter.host_memory_limit = limit
+        node = pod_suspender.SuspenderNode(
             found.backend.store,
             lambda: grant_manager.known,
             lambda: found.backend.devices,
             lambda: found.checkpoints,
+            limit,
         )
         suspending = pod_suspender.PodSuspender(
             known,
@@ -339,15 +354,22 @@ class Agent:
         places: store.GrantStore,
         grant_manager: Callable[[], manager.GrantManager],
     ) -> pod_oversubscriber.PodOversubscriber | None:
-        """Return the policy of oversubscription; None if it is off."""
+        """Return the policy of oversubscription; None if no pod is ever suspended.
+
+        Without a ratio it only leads pods of an earlier ratio back to the devices.
+        """
         configured = self._settings.oversubscription
-        if configured is None:
-            return None
         if known is None:
+            if configured is None:
+                return None
             raise errors.UsageError(
                 f"--oversubscribe {configured.ratio:g}: needs the API server: run as a pod, or "
                 "give --kubeconfig"
             )
+        if configured is None:
+            if not self._settings.suspend:
+                return None
+            configured = agent_settings.Oversubscription(1.0)
 
         def metadata(uid: str) -> Mapping[str, object] | None:
             pod = known.seen(uid)
@@ -404,7 +426,7 @@ class Agent:
             claimed = (grant.owner for grant in grant_manager.known.values() if grant.claim)
             return any(owner is not None and owner.uid == uid for owner in claimed)
 
-        view = time_slices.NodeView(
+        view = time_slices.TimeSliceNode(
             devices=lambda: grant_manager.devices,
             state_of=node.gates.state,
             other_plugin=lambda: node.devices.other_plugin,

@@ -7,7 +7,7 @@ import enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, names, oversubscription
+from pyvgpu import errors, names, oversubscription, quantity
 from pyvgpu.allocator import datatypes
 from pyvgpu.deviceplugin import allocation_api
 
@@ -67,11 +67,31 @@ class TimeSlicing:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class HostMemory:
+    """The part of a node's memory that its suspended pods may take together."""
+
+    percent: int = 50  # of the node's memory
+    size: int | None = None  # bytes, in place of the percentage
+
+    def limit(self, total: int) -> int:
+        """Return it in bytes, on a node with *total* bytes of memory."""
+        return total * self.percent // 100 if self.size is None else self.size
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Oversubscription:
     """How far the reservations of a device may exceed it, and what moves its pods."""
 
     ratio: float  # of all reservations to the device, above 1
-    rules: oversubscription.Rules = dataclasses.field(default_factory=oversubscription.Rules)
+    rules: oversubscription.MoveRules = dataclasses.field(
+        default_factory=oversubscription.MoveRules
+    )
+    wait_seconds: float = 0.0  # for room, before a pod that starts is deleted; 0: without end
+
+    @property
+    def percent(self) -> int:
+        """The ratio in percent: 1.15 is 115, although 1.15 * 100 is less."""
+        return round(self.ratio * 100)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -109,6 +129,7 @@ class AgentSettings:
     # UUIDs of devices that MPS divides, or ALL; none: no device.
     mps: frozenset[str] = frozenset()
     suspend: bool = False  # suspend pods whose annotations request it
+    suspend_host_memory: HostMemory = dataclasses.field(default_factory=HostMemory)
     oversubscription: Oversubscription | None = None  # None: reservations never exceed a device
     driver_limits: bool = True  # also let the driver enforce memory limits, where it can
     beside_nvidia: bool = False  # offer devices though NVIDIA's plugin gives out the same ones
@@ -123,6 +144,21 @@ class AgentSettings:
     display: Path | None = None  # socket of gpu-manager's gRPC service; None: none
     audit_action: AuditAction = AuditAction.REPORT
     health: HealthRules = dataclasses.field(default_factory=HealthRules)
+
+
+def read_host_memory(text: str, option: str) -> HostMemory:
+    """Return the host memory for suspended pods: a percentage or a size; UsageError."""
+    if not text.endswith("%"):
+        return HostMemory(size=quantity.parse_size(text, option))
+    number = text[:-1]
+    if not (
+        number.isascii() and number.isdigit() and len(number) <= 3 and 1 <= int(number) <= 100
+    ):
+        raise errors.UsageError(
+            f"{option} {text[:40]!r}: must be from 1% to 100% of the node's memory, or a size, "
+            "such as 50% or 64GiB"
+        )
+    return HostMemory(int(number))
 
 
 def read_dynamic_mig(text: str, option: str) -> frozenset[str]:

@@ -94,7 +94,7 @@ def _chooser(
             return noting.choose, str
     if settings.placement_key is None:
         return scheduler_choice.Wished(known).choose, str
-    keys = scheduler_choice.Keys(settings.placement_key)
+    keys = scheduler_choice.KeyFile(settings.placement_key)
     with contextlib.suppress(errors.UnavailableError):  # the scheduler has yet to create it
         keys.read()
     return scheduler_choice.Sealed(known, settings.node, keys.read).choose, lambda: keys.trouble

@@ -78,4 +78,4 @@ def _lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="ascii").splitlines()
     except (OSError, UnicodeDecodeError) as exc:
-        raise errors.UnavailableError(f"{path}: cannot be read: {exc}") from exc
+        raise errors.UnavailableError(f"{path}: cannot be read: {errors.reason_of(exc)}") from exc

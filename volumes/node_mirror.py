@@ -114,8 +114,8 @@ class NodeMirror:
             tree.name if tree else "",
             root.shown(str(exc)),
         )
-        if self.output.exists():
-            with contextlib.suppress(errors.PyVgpuError):  # *exc* is already reported
+        with contextlib.suppress(errors.PyVgpuError, OSError):  # *exc* is already reported
+            if self.output.exists():
                 self._write(state)
         return state
 

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import os
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.volumes import catalogue, ldcache, ldconf, root
+from pyvgpu.volumes import catalogue, ldcache, root
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
+
+_MOST_CONFIGURATION_BYTES = 1 << 20
 
 
 class SearchStep(enum.StrEnum):
@@ -69,7 +72,31 @@ def _usual(cache: _Cache) -> Iterator[Path]:
 
 def _configured(cache: _Cache) -> Iterator[Path]:
     within = cache.within
-    yield from ldconf.folders(within.outside(catalogue.LOADER_CONFIGURATION), within)
+    yield from _folders_of_file(within.outside(catalogue.LOADER_CONFIGURATION), within, seen=set())
+
+
+def _folders_of_file(configuration: Path, within: root.Root, seen: set[Path]) -> Iterator[Path]:
+    """Yield the folders of a file like /etc/ld.so.conf, parsed like ldconfig; none if unreadable.
+
+    It has a folder per line, and includes; each file is read once.
+    """
+    try:
+        real = within.real(configuration)
+        text = root.read_regular(real, _MOST_CONFIGURATION_BYTES)
+    except OSError:
+        return
+    if real in seen:
+        return
+    seen.add(real)
+    for line in os.fsdecode(text).splitlines():
+        words = line.partition("#")[0].split()
+        if words[:1] == ["include"]:
+            for pattern in words[1:]:
+                base = configuration.parent if pattern[0] != "/" else within.path
+                for path in within.matching(base, pattern.lstrip("/")):
+                    yield from _folders_of_file(path, within, seen)
+        elif len(words) == 1 and words[0].startswith("/"):
+            yield within.outside(words[0])
 
 
 def _patterns(cache: _Cache) -> Iterator[Path]:

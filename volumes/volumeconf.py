@@ -66,7 +66,7 @@ def read(path: Path) -> tuple[ConfiguredVolume, ...]:
     except OSError as exc:
         raise VolumeConfigError(f"{name}: cannot be read: {exc.strerror}") from exc
     except (ValueError, RecursionError) as exc:
-        raise VolumeConfigError(f"{name}: must be JSON: {exc}") from exc
+        raise VolumeConfigError(f"{name}: must be JSON: {errors.reason_of(exc)}") from exc
     try:
         return parse(document)
     except VolumeConfigError as exc:

@@ -31,6 +31,7 @@ from pyvgpu.volumes import tree_users
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
+    from ctypes import c_void_p
     from pathlib import Path
 
     from pyvgpu.allocator import datatypes
@@ -45,7 +46,7 @@ _FRESH_SECONDS = 2.0  # an older sample of device time is stale
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Means:
+class AuditorDependencies:
     """The auditor's actions and callbacks."""
 
     action: agent_settings.AuditAction = agent_settings.AuditAction.REPORT
@@ -72,7 +73,7 @@ class Auditor:
         library: Path,
         folders: GrantStore,
         granted: Callable[[], Mapping[str, Grant]],
-        means: Means | None = None,
+        means: AuditorDependencies | None = None,
         devices: Callable[[], Mapping[str, device.Device]] = lambda: {},
     ) -> None:
         """*devices* returns the driver's devices, by UUID."""
@@ -80,10 +81,10 @@ class Auditor:
         self._devices = devices
         self._folders = folders
         self._granted = granted
-        self._means = means or Means()
+        self._means = means or AuditorDependencies()
         self._stopped = threading.Event()
-        self._before: list[quota_audit.Finding] = []
-        self._confirmed: list[quota_audit.Finding] = []
+        self._before: list[quota_audit.Violation] = []
+        self._confirmed: list[quota_audit.Violation] = []
         self._ended: set[int] = set()  # pids of killed processes that have not exited yet
         self.seen = quota_audit.NOTHING  # of the last look
         self.looks = tree_users.sees_all()
@@ -168,15 +169,13 @@ class Auditor:
             if (most := _most_percent(grant, share)) + device_time.TOLERANCE_PERCENT
             < quantity.WHOLE_DEVICE
         }
-        used = dict.fromkeys(allowed, 0)
-        for uuid in {uuid for uuid, _ in allowed}:
-            percents = _percents(uuid)
-            if percents is None:
-                used = {key: ratio for key, ratio in used.items() if key[0] != uuid}
-                continue
-            for pid, owner in self._remembered(percents).items():
-                if (uuid, owner.grant) in used:
-                    used[uuid, owner.grant] += percents[pid]
+        sampled = {uuid: _percents(uuid) for uuid in {uuid for uuid, _ in allowed}}
+        used = {key: 0 for key in allowed if sampled[key[0]] is not None}
+        owners = self._remembered({pid for by_pid in sampled.values() for pid in by_pid or ()})
+        for uuid, by_pid in sampled.items():
+            for pid, percent in (by_pid or {}).items():
+                if pid in owners and (uuid, owners[pid].grant) in used:
+                    used[uuid, owners[pid].grant] += percent
         self._times.note(
             now, {key: device_time.TimeSample(ratio, allowed[key]) for key, ratio in used.items()}
         )
@@ -205,7 +204,7 @@ class Auditor:
 
     def _find(
         self, grants: Mapping[str, Grant]
-    ) -> tuple[quota_audit.ProcessSnapshot, list[quota_audit.Finding]]:
+    ) -> tuple[quota_audit.ProcessSnapshot, list[quota_audit.Violation]]:
         """Return the current processes and the findings."""
         held = _held_of({share.uuid for grant in grants.values() for share in grant.shares})
         pids = {pid for by_pid in held.values() for pid in by_pid}
@@ -241,7 +240,7 @@ class Auditor:
 
     def _tell(
         self,
-        finding: quota_audit.Finding,
+        finding: quota_audit.Violation,
         grants: Mapping[str, Grant],
         reason: events.Reason = events.Reason.BYPASSED,
         words: str = "its quota is not enforced",
@@ -267,7 +266,7 @@ class Auditor:
         text = f"{finding.text}: {words}"
         self._means.tell(events.GrantEvent(finding.pod, namespace, pod, text, reason))
 
-    def _end(self, finding: quota_audit.Finding, pid: int, grants: Mapping[str, Grant]) -> None:
+    def _end(self, finding: quota_audit.Violation, pid: int, grants: Mapping[str, Grant]) -> None:
         """Kill a process for a finding, if it still holds once the pid cannot be reused."""
 
         def still() -> bool:
@@ -293,7 +292,7 @@ class Auditor:
         self._tell(finding, grants, events.Reason.ENDED, words)
 
     @property
-    def findings(self) -> tuple[quota_audit.Finding, ...]:
+    def findings(self) -> tuple[quota_audit.Violation, ...]:
         """The current findings that two looks have confirmed."""
         return tuple(self._confirmed)
 
@@ -301,17 +300,19 @@ class Auditor:
         """Return the pids that have a live slot in the ledger of their grant."""
         found: set[int] = set()
         for grant_id in {owner.grant for owner in owners.values() if owner.grant}:
-            own = [pid for pid, owner in owners.items() if owner.grant == grant_id]
-            with contextlib.suppress(OSError, errors.DataError):
-                found |= self._live(grant_id, own)
+            own = {pid for pid, owner in owners.items() if owner.grant == grant_id}
             # A process that ever had a slot keeps it, whatever was written there since.
-            found |= set(own) & set(self._corrections.owned(grant_id))
+            owned = own & set(self._corrections.owned(grant_id))
+            found |= owned
+            if own > owned:
+                with contextlib.suppress(OSError, errors.DataError):
+                    found |= self._live(grant_id, own - owned)
         return frozenset(found)
 
     def _live(self, grant_id: str, pids: Iterable[int]) -> set[int]:
         with self._folders.opened(grant_id, names.USAGE_FILE) as usage:
             slots = region.read_slots(usage, 0)
-            relatives = process_identity.Kin(usage)
+            relatives = process_identity.SlotProcesses(usage)
             return {pid for pid in pids if relatives.may_have_slot(pid, slots)}
 
 
@@ -336,9 +337,10 @@ def _held_of(uuids: Collection[str]) -> dict[str, Mapping[int, int]]:
 def _percents(uuid: str) -> Mapping[int, int] | None:
     """Return the percentages of a device's time that processes use; None if not available."""
     try:
-        if _is_closed(uuid):
+        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        if _is_closed(uuid, handle):
             return None
-        return nvml.sm_percent_by_pid(uuid, time.time() - _FRESH_SECONDS)
+        return nvml.sm_percent_by_pid(handle, time.time() - _FRESH_SECONDS)
     except pynvml.NVMLError as exc:
         if exc.value in (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_NOT_FOUND):
             return None
@@ -348,21 +350,19 @@ def _percents(uuid: str) -> Mapping[int, int] | None:
 def _held(uuid: str) -> Mapping[int, int] | None:
     """Return the bytes that processes hold of a device; None if not available: no finding."""
     try:
-        if _is_closed(uuid):
-            return None
-        return nvml.bytes_by_pid(uuid)
+        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        return None if _is_closed(uuid, handle) else nvml.bytes_by_pid_of(handle)
     except pynvml.NVMLError as exc:
         if exc.value in (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_NOT_FOUND):
             return None
         raise
 
 
-def _is_closed(uuid: str) -> bool:
+def _is_closed(uuid: str, handle: c_void_p) -> bool:
     """Return whether NVML would list the processes of a device only with more privileges.
 
     That is so for a GPU in MIG mode, not for its MIG devices.
     """
-    handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
     return not device.is_instance(uuid) and nvml.is_in_mig_mode(handle)
 
 

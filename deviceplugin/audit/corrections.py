@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 PERIOD_SECONDS = 0.4  # a lack counts after two looks, so within a second
 REMEMBERED_SECONDS = 60.0  # for which a container's tampering is reported
+_SETTLED = 3  # looks: further ones at the same ledger and processes find the same
 
 Held = Mapping[str, Mapping[int, int]]  # by UUID: pid -> bytes
 
@@ -83,9 +84,13 @@ class Corrections:
         return () if known is None else known.pids
 
     def _look_at(self, grant: Grant, held: Held, pids: Collection[int]) -> None:
+        path = self._folders.path(grant.id)
         with (
-            self._folders.opened(grant.id, names.USAGE_FILE) as usage,
-            region_files.opened(self._folders.path(grant.id), names.QUOTA_FILE) as quota,
+            region_files.folder_of(path) as folder,
+            region_files.opened_in(
+                folder, path, names.USAGE_FILE, region_files.READ_FILE
+            ) as usage,
+            region_files.opened_in(folder, path, names.QUOTA_FILE) as quota,
         ):
             files = (os.fstat(usage).st_ino, os.fstat(quota).st_ino)
             known = self._regions.get(grant.id)
@@ -95,10 +100,7 @@ class Corrections:
             known.look(usage, quota, held, pids)
 
     def _check(self, grant_id: str, known: _Region) -> None:
-        with (
-            self._folders.opened(grant_id, names.USAGE_FILE) as usage,
-            self._folders.opened(grant_id, names.QUOTA_FILE) as quota,
-        ):
+        with self._folders.opened_both(grant_id) as (usage, quota):
             found = region.find_impossible(usage, quota)
             known.note_impossible(found if region.is_used(usage) else ())
 
@@ -110,14 +112,16 @@ class _Region:
         self.files = files
         self._uuids = tuple(share.uuid for share in grant.shares)
         self._usage, self._quota = usage, quota
-        self._relatives = process_identity.Kin(usage)
+        self._relatives = process_identity.SlotProcesses(usage)
         self._owners = tampering.Owners(self._relatives.likely_slot_of)
         self._held: tampering.Held = ()
-        self._own: Collection[int] = ()  # pids of the container
+        self._own: frozenset[int] = frozenset()  # pids of the container
         self._witness = tampering.Witness(
             self._owners, lambda pid: pid in self._own, region.SLOTS - 1
         )
         self._found: dict[tuple[str, int, str], tuple[float, Tampering]] = {}
+        self._seen: tuple[object, ...] = ()  # all that the last look depended on
+        self._alike = 0  # looks in a row that depended on the same
         extra = region.read_extra(quota, len(self._uuids))
         self._reconciler = ledger_reconcile.Reconciler(
             ledger_reconcile.ReconcileSources(
@@ -143,17 +147,31 @@ class _Region:
 
     def look(self, usage: int, quota: int, held: Held, own: Collection[int]) -> None:
         """Compare once, with the files open; *own* are the pids of the container."""
-        self._usage, self._quota, self._own = usage, quota, own
+        self._usage, self._quota, self._own = usage, quota, frozenset(own)
         self._held = tuple(
             {pid: size for pid, size in held.get(uuid, {}).items() if pid in own}
             for uuid in self._uuids
         )
+        ledger = region.read_raw_slots(usage, len(self._uuids))
+        if self._is_settled((ledger, self._held, self._own)):
+            return
         self._reconciler.look()
         self._owners.forget_dead()
         for change in self._witness.changes:
             uuid = self._uuids[change.device]
             found = Tampering(uuid, (change.pid,) if change.pid else (), change.text)
             self._note(found, (uuid, change.slot, "charge"))
+
+    def _is_settled(self, seen: tuple[object, ...]) -> bool:
+        """Return whether a look that depends on *seen* would find what the last one has found."""
+        self._alike = self._alike + 1 if seen == self._seen else 0
+        self._seen = seen
+        return (
+            self._alike >= _SETTLED
+            and not self._witness.changes
+            and not self._reconciler.has_unmeasured
+            and self._own.issuperset(self._owners.pids)
+        )
 
     def note_impossible(self, found: tuple[str, ...]) -> None:
         """Record values that no shim writes."""

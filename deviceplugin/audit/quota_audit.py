@@ -62,7 +62,7 @@ NOTHING = ProcessSnapshot({}, {}, ())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Finding:
+class Violation:
     """A violation by a process or a container."""
 
     kind: ViolationKind
@@ -82,9 +82,9 @@ class Finding:
 
 def find(
     seen: ProcessSnapshot, grants: Mapping[str, Grant], labels: Mapping[str, str]
-) -> list[Finding]:
+) -> list[Violation]:
     """Return all current findings; *labels* are display names of the devices, by UUID."""
-    found: list[Finding] = []
+    found: list[Violation] = []
     given = {share.uuid for grant in grants.values() for share in grant.shares}
     for uuid, by_pid in seen.held.items():
         if uuid not in given:
@@ -99,20 +99,20 @@ def find(
                     quantity.format_size(size)
                 )
                 pod = _pod(whose, grants)
-                found.append(Finding(kind, uuid, (pid,), whose.grant, pod, size, text))
+                found.append(Violation(kind, uuid, (pid,), whose.grant, pod, size, text))
         found += _above(seen, grants, uuid, label)
     return [*found, *_above_time(seen, grants, labels), *_tampered(seen, grants, labels)]
 
 
-def confirmed(before: Iterable[Finding], now: Iterable[Finding]) -> list[Finding]:
+def confirmed(before: Iterable[Violation], now: Iterable[Violation]) -> list[Violation]:
     """Return the findings of *now* that the look *before* has, too."""
     known = {finding.key for finding in before}
     return [finding for finding in now if finding.kind in _SEEN_OFTEN or finding.key in known]
 
 
 def doomed(
-    wrong: Iterable[Finding], seen: ProcessSnapshot, grants: Mapping[str, Grant]
-) -> list[tuple[Finding, int]]:
+    wrong: Iterable[Violation], seen: ProcessSnapshot, grants: Mapping[str, Grant]
+) -> list[tuple[Violation, int]]:
     """Return the container processes to kill for the findings *wrong*, if the action is to kill.
 
     Processes that bypass the shim are first. If every process of a container runs under the shim
@@ -168,7 +168,7 @@ def _may_be(grant: Grant, pod: str) -> bool:
 
 def _above(
     seen: ProcessSnapshot, grants: Mapping[str, Grant], uuid: str, label: str
-) -> Iterator[Finding]:
+) -> Iterator[Violation]:
     """Yield the containers whose processes together hold more of a device than their quota."""
     held: dict[str, dict[int, int]] = {}
     for pid, size in seen.held[uuid].items():
@@ -183,7 +183,7 @@ def _above(
         size = sum(by_pid.values())
         if quota is not None and size > quota + TOLERANCE_BYTES:
             whose = seen.whose[min(by_pid)]
-            yield Finding(
+            yield Violation(
                 ViolationKind.ABOVE,
                 uuid,
                 tuple(sorted(by_pid)),
@@ -197,7 +197,7 @@ def _above(
 
 def _above_time(
     seen: ProcessSnapshot, grants: Mapping[str, Grant], labels: Mapping[str, str]
-) -> Iterator[Finding]:
+) -> Iterator[Violation]:
     for above in seen.above:
         if above.grant in grants:
             whose = Whose(above.grant)
@@ -206,14 +206,14 @@ def _above_time(
                 f"{labels.get(above.uuid, above.uuid)} over a minute, as NVML says, and may have "
                 f"{above.allowed}%"
             )
-            yield Finding(
+            yield Violation(
                 ViolationKind.TIME, above.uuid, (), above.grant, _pod(whose, grants), 0, text
             )
 
 
 def _tampered(
     seen: ProcessSnapshot, grants: Mapping[str, Grant], labels: Mapping[str, str]
-) -> Iterator[Finding]:
+) -> Iterator[Violation]:
     """Yield for each container the newest change that was found in its ledger."""
     for grant_id, changes in seen.tampered.items():
         if changes and grant_id in grants:
@@ -224,7 +224,9 @@ def _tampered(
                 f"than the shim: {newest.text}"
             )
             pod = _pod(whose, grants)
-            yield Finding(ViolationKind.TAMPERED, newest.uuid, newest.pids, grant_id, pod, 0, text)
+            yield Violation(
+                ViolationKind.TAMPERED, newest.uuid, newest.pids, grant_id, pod, 0, text
+            )
 
 
 def _pod(whose: Whose, grants: Mapping[str, Grant]) -> str:

@@ -71,9 +71,11 @@ class NodeConfigs:
                     "node options, so remove the label"
                 )
             name = wanted or DEFAULT
-            text = known[name].read_text()
+            text = known[name].read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as exc:
-            raise errors.UnavailableError(f"{self._folder}: cannot be read: {exc}") from exc
+            raise errors.UnavailableError(
+                f"{self._folder}: cannot be read: {errors.reason_of(exc)}"
+            ) from exc
         lines = (line.strip() for line in text.splitlines())
         return NodeConfig(name, tuple(line for line in lines if line and line[0] != "#"))
 

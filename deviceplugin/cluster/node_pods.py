@@ -10,7 +10,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu.deviceplugin.cluster import watching
+from pyvgpu.deviceplugin.cluster import agent_watch
 from pyvgpu.deviceplugin.grants import pod_identity
 from pyvgpu.deviceplugin.subscribers import Subscribers
 from pyvgpu.kube import apiserver, informer
@@ -36,7 +36,7 @@ _METADATA = (
 )
 
 
-class Pods(watching.Watching[dict[str, Any]]):
+class Pods(agent_watch.Watching[dict[str, Any]]):
     """The pods bound to one node; thread-safe.
 
     Subscribers of *changed* are called with the key of each pod that is added, changed or removed.

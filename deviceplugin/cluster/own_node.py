@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu.deviceplugin.cluster import watching
+from pyvgpu.deviceplugin.cluster import agent_watch
 from pyvgpu.kube import apiserver, informer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-class OwnNode(watching.Watching[dict[str, Any]]):
+class OwnNode(agent_watch.Watching[dict[str, Any]]):
     """One node; thread-safe."""
 
     def __init__(self, api: apiserver.ApiServer, name: str) -> None:

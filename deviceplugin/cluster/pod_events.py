@@ -10,11 +10,11 @@ Events and evictions apply to the pod with the given uid, never to a later one o
 from __future__ import annotations
 
 import dataclasses
+import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu.deviceplugin.cluster import evictions
-from pyvgpu.kube import event_recorder
+from pyvgpu.kube import apiserver, backoff, event_recorder, rate_limit, work_loop, work_queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,83 @@ if TYPE_CHECKING:
     from pyvgpu.deviceplugin.cluster import node_pods
     from pyvgpu.deviceplugin.grants.events import GrantEvent, Reason
 
+log = logging.getLogger(__name__)
+
 LIMITS = event_recorder.EventLimits(least_seconds=10.0, repeat_seconds=600.0)
+DELETE_AGAIN_SECONDS = 10.0  # before a deletion is retried that the API server defers
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Eviction:
+    """A pod to delete; never a later one of the same name."""
+
+    uid: str
+    namespace: str
+    name: str
+    why: str
+    of: GrantEvent  # that announced it
+
+
+class PodEvictor:
+    """Deletes pods, one after the other, on the thread of :meth:`run`.
+
+    By a deletion, not the eviction API: an admission policy can check the node of a pod that is
+    deleted, but an Eviction does not name it, so the agent would need the permission to evict
+    every pod of the cluster. Disruption budgets are not asked; a pod that cannot start is not
+    available anyway.
+    """
+
+    def __init__(self, api: apiserver.ApiServer, done: Callable[[Eviction], object]) -> None:
+        self._api = api
+        self._done = done
+        self._waiting: dict[str, Eviction] = {}  # by uid
+        self._gate = rate_limit.Gate()
+        self._queue = work_queue.Queue()
+        self._turns = work_loop.Turns("eviction of pod", self._queue, self._gate, lambda: True)
+
+    def add(self, eviction: Eviction) -> None:
+        """Queue an eviction."""
+        self._waiting[eviction.uid] = eviction
+        self._queue.add(eviction.uid)
+
+    def withdraw(self, uid: str, reason: Reason) -> None:
+        """Drop a pod's eviction that was announced for *reason* and not done yet."""
+        eviction = self._waiting.get(uid)
+        if eviction is not None and eviction.of.reason is reason:
+            self._waiting.pop(uid, None)
+
+    def run(self, stop: threading.Event) -> None:
+        """Evict until *stop*, or until :meth:`close`."""
+        for uid in self._turns.take(stop):
+            if (eviction := self._waiting.get(uid)) is not None:
+                self._evict(eviction)
+
+    def close(self) -> None:
+        """Let :meth:`run` end."""
+        self._queue.close()
+
+    def _evict(self, eviction: Eviction) -> None:
+        path = f"/api/v1/namespaces/{eviction.namespace}/pods/{eviction.name}"
+        body = {"preconditions": {"uid": eviction.uid}}
+        label = f"{eviction.namespace}/{eviction.name}"
+        try:
+            self._api.call("DELETE", path, body=body, patience=0.0)
+        except apiserver.ServerError as exc:
+            if exc.status == apiserver.TOO_MANY:
+                log.warning("cannot delete %s yet: %s", label, exc)
+                self._queue.add(eviction.uid, exc.retry_after or DELETE_AGAIN_SECONDS)
+                return
+            if exc.status not in (apiserver.NOT_FOUND, apiserver.CONFLICT):
+                if not backoff.is_final(exc.status):
+                    self._turns.failed(eviction.uid, exc)
+                    return
+                log.warning("gave up the deletion of %s: %s", label, exc)
+        else:
+            log.info("deleted %s: %s", label, eviction.why)
+            self._done(eviction)
+        self._gate.passed()
+        self._turns.passed(eviction.uid)
+        self._waiting.pop(eviction.uid, None)
 
 
 class PodEvents:
@@ -41,9 +117,7 @@ class PodEvents:
         self._known = known
         self._done = done
         self._stop = threading.Event()
-        self._evictor = evictions.PodEvictor(
-            known.api, lambda eviction: done("eviction", eviction.of)
-        )
+        self._evictor = PodEvictor(known.api, lambda eviction: done("eviction", eviction.of))
         self._recorder = event_recorder.Recorder(
             known.api,
             event_recorder.EventSource("pyvgpu", node, "pyvgpu.io/device-plugin"),
@@ -107,5 +181,5 @@ class PodEvents:
         self._done("event", event.of)
         if event.of.evict:
             self._evictor.add(
-                evictions.Eviction(event.uid, event.namespace, event.name, event.text, event.of)
+                Eviction(event.uid, event.namespace, event.name, event.text, event.of)
             )

@@ -56,7 +56,7 @@ def read_keys(path: Path) -> tuple[bytes, ...]:
     return keys
 
 
-class Keys:
+class KeyFile:
     """The keys at a path, re-read each time; thread-safe."""
 
     def __init__(self, path: Path) -> None:

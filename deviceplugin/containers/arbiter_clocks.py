@@ -40,14 +40,14 @@ class Clocks:
     def __init__(
         self,
         registry: Path,
-        other_book: Path = names.SHARED_REGISTRY,
+        other_registry: Path = names.SHARED_REGISTRY,
         nvml: Callable[[], arbiter.Nvml | None] = lambda: None,
     ) -> None:
         """*nvml* is called at each look; when its result changes, the arbiter is restarted."""
         self._registry = registry
         self._nvml = nvml
         self._begun_with: arbiter.Nvml | None = None
-        self._other_book = other_book
+        self._other_registry = other_registry
         self._folder = registry / f"{names.ARBITER_FOLDER}{os.geteuid()}"
         self._process: subprocess.Popen[bytes] | None = None
         self._complained = False
@@ -127,7 +127,7 @@ class Clocks:
                     *(() if nvml is None else nvml.options),
                     self._folder,
                     self._registry,
-                    self._other_book,
+                    self._other_registry,
                 ],
                 env={} if nvml is None else nvml.environment,
                 cwd="/",

@@ -10,6 +10,7 @@ from pyvgpu import errors, names, quantity
 from pyvgpu.allocator import datatypes
 from pyvgpu.deviceplugin.containers import cdi_edits, driver_limits, usage_file_guard
 from pyvgpu.deviceplugin.kubelet import plugin_messages
+from pyvgpu.deviceplugin.subscribers import Subscribers
 from pyvgpu.volumes import cdi
 
 if TYPE_CHECKING:
@@ -39,9 +40,9 @@ class GrantBackend:
         self.store = made
         self._instances = instances  # of MIG, for containers that request their own
         self._cdi = cdi
-        self.guard = usage_file_guard.Guard(made)
+        self.guard = usage_file_guard.UsageFileGuard(made)
         self.driver: cdi_edits.NodeDriver | None = None
-        self.freed: Callable[[], None] = lambda: None  # the occupied MIG placements have changed
+        self.freed: Subscribers[[]] = Subscribers()  # the occupied MIG placements have changed
 
     def answer(self, grant_id: str, vcore: int) -> plugin_messages.AllocateResponse:
         """Return Allocate's answer: a CDI device that has no specification yet.
@@ -78,9 +79,9 @@ class GrantBackend:
         """Write the files of a bound grant, or the missing ones."""
         self.store.make(*self._backed(grant))
 
-    def mend(self, grant: Grant) -> None:
+    def repair(self, grant: Grant) -> None:
         """Write missing files of a grant whose container may run; its driver stays the same."""
-        self.store.mend(*self._backed(grant))
+        self.store.repair(*self._backed(grant))
 
     def _backed(self, grant: Grant) -> tuple[Grant, cdi_edits.NodeDriver]:
         """Return a grant with the driver of its files; one with a MIG instance has all of that.

@@ -162,7 +162,8 @@ class DriverLimits:
 
     def _put(self, grant: Grant, new: Iterable[Path]) -> None:
         """Set the limit of all existing cgroups of a grant, including the *new* ones."""
-        known = [Path(text) for text in self._recall(grant.id).cgroups]
+        before = self._recall(grant.id)
+        known = [Path(text) for text in before.cgroups]
         found = [path for path in dict.fromkeys((*known, *new)) if path.is_dir()]
         sizes: tuple[int, ...] = ()
         why = ""
@@ -172,12 +173,15 @@ class DriverLimits:
                     memory_limit.put(share.uuid, cgroup, share.vmemory) for share in grant.shares
                 )
         except memory_limit.NotSetError as exc:
-            sizes, why = (), str(exc)
-        self._asked[grant.id] = _wanted(grant)
+            sizes, why = before.sizes, str(exc)
+        if not (why and sizes):  # an outdated limit is set again by the next look
+            self._asked[grant.id] = _wanted(grant)
         self._note(grant, memory_limit.Limit(tuple(map(str, found)), sizes, why))
 
     def _note(self, grant: Grant, limit: memory_limit.Limit) -> None:
         before = self._known.get(grant.id)
+        if limit == before:
+            return
         self._known[grant.id] = limit
         if limit.why and (before is None or before.why != limit.why):
             log.warning("no driver limit for %s: %s", grant.label, limit.why)

@@ -28,7 +28,7 @@ LEAST_FREE_BYTES = 64 << 20  # of the file system: the last space is left for ac
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Blank:
+class PooledFolder:
     """A pre-created folder for some future grant."""
 
     path: Path
@@ -36,16 +36,16 @@ class Blank:
     tree: Path  # of the mirror, the target of its link
 
 
-class Stock:
+class GrantPool:
     """The blank folders in *folder*; thread-safe."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._ready: collections.deque[Blank] = collections.deque()
+        self._ready: collections.deque[PooledFolder] = collections.deque()
         self._lock = threading.Lock()
         self._taken = -QUIET_SECONDS  # time of the last take, seconds of a monotonic clock
 
-    def take(self, tree: Path) -> Blank:
+    def take(self, tree: Path) -> PooledFolder:
         """Remove a folder for *tree* from the pool and return it; create one if there is none."""
         self._taken = time.monotonic()
         with contextlib.suppress(IndexError):
@@ -76,7 +76,7 @@ class Stock:
             while True:
                 atomic_files.discard(self._ready.popleft().path)
 
-    def _make(self, tree: Path) -> Blank:
+    def _make(self, tree: Path) -> PooledFolder:
         path = atomic_files.new(self._folder)
         path.mkdir(mode=0o755)
         try:
@@ -85,4 +85,4 @@ class Stock:
         except OSError:
             atomic_files.discard(path)
             raise
-        return Blank(path, region_id, tree)
+        return PooledFolder(path, region_id, tree)

@@ -44,7 +44,7 @@ _VERSION = 1
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
-class State(enum.StrEnum):
+class InstanceState(enum.StrEnum):
     """How far an instance is."""
 
     CREATING = "creating"
@@ -60,7 +60,7 @@ class Record:
     gpu: str  # UUID
     share: datatypes.NodeShare
     boot: str  # no instance outlives a boot
-    state: State = State.CREATING
+    state: InstanceState = InstanceState.CREATING
     uuid: str = ""  # of the MIG device; empty: not known
     gpu_instance: int = -1
     compute_instance: int = -1
@@ -90,11 +90,19 @@ class MigInstances:
     """Creates, finds and destroys the instances of grants; thread-safe."""
 
     def __init__(
-        self, folder: Path, wanted: frozenset[str], boot: Callable[[], str] | None = None
+        self,
+        folder: Path,
+        wanted: frozenset[str],
+        boot: Callable[[], str] | None = None,
+        other_manager: Callable[[], str] = str,
     ) -> None:
-        """Read the records in *folder*; DataError if they are damaged."""
+        """Read the records in *folder*; DataError if they are damaged.
+
+        *other_manager* returns what else manages the MIG instances of the node; empty: nothing.
+        """
         self._file = folder / FILE
         self._wanted = wanted
+        self._other_manager = other_manager
         self._boot = (boot or _read_boot)()
         self._lock = threading.RLock()
         self._library: Path | None = None
@@ -106,7 +114,6 @@ class MigInstances:
             "",
             frozenset[str](),
         )  # other manager and stranded GPUs at the last look
-        self.other_manager: Callable[[], str] = str  # of MIG instances on the node; empty: none
         self._reported: dict[str, tuple[str, ...]] = {}  # at the last collection
         self._records = _read(self._file)
 
@@ -124,7 +131,7 @@ class MigInstances:
         with self._lock:
             self._library, self._gpus, self._taken = library, {}, {}
             self._mode_off = frozenset()
-            self._looked_at = (self.other_manager(), frozenset())
+            self._looked_at = (self._other_manager(), frozenset())
             if not (self._wanted or self._records):
                 return ()
             with nvml.session(library):
@@ -172,7 +179,7 @@ class MigInstances:
     @property
     def is_outdated(self) -> bool:
         """Whether GPUs must be looked at again: another manager, or a GPU is stranded no more."""
-        return self._looked_at != (self.other_manager(), self.stranded)
+        return self._looked_at != (self._other_manager(), self.stranded)
 
     def taken(self, uuid: str) -> tuple[str, ...]:
         """Return the placements on a GPU that are occupied, but by no container's instance."""
@@ -182,7 +189,7 @@ class MigInstances:
         live = {
             record.share.mig
             for record in self._records.values()
-            if record.gpu == gpu.uuid and record.state is not State.ENDING
+            if record.gpu == gpu.uuid and record.state is not InstanceState.ENDING
         }
         there = (instance.place for instance in gpu_instances.listing(handle, gpu.profiles))
         self._taken[gpu.uuid] = tuple(sorted(place for place in there if place not in live))
@@ -194,7 +201,7 @@ class MigInstances:
         """
         with self._lock, self._open(share.uuid) as (gpu, handle):
             record = self._records.get(grant)
-            if record is not None and record.state is State.ENDING:
+            if record is not None and record.state is InstanceState.ENDING:
                 raise errors.UnavailableError(f"grant {grant}: its MIG instance is being ended")
             there = _at(gpu, handle, share.mig)
             if record is not None and record.boot != self._boot:
@@ -202,7 +209,7 @@ class MigInstances:
             if there is not None and (record is None or not _is_ours(record, there)):
                 raise _occupied(gpu, share.mig)
             if record is None:
-                if other := self.other_manager():
+                if other := self._other_manager():
                     raise errors.UnavailableError(
                         f"GPU {gpu.uuid}: gets no new MIG instance: {other}"
                     )
@@ -241,7 +248,7 @@ class MigInstances:
             raise
         ready = dataclasses.replace(
             record,
-            state=State.READY,
+            state=InstanceState.READY,
             uuid=device.uuid,
             gpu_instance=there.id,
             compute_instance=device.id,
@@ -263,8 +270,8 @@ class MigInstances:
             record = self._records.get(grant)
             if record is None:
                 return
-            if record.state is not State.ENDING:
-                record = dataclasses.replace(record, state=State.ENDING)
+            if record.state is not InstanceState.ENDING:
+                record = dataclasses.replace(record, state=InstanceState.ENDING)
                 self._put(record)
             self._destroy(record)
 
@@ -294,7 +301,7 @@ class MigInstances:
 
     def _measure(self, uuid: str) -> None:
         for record in self._records.values():
-            if record.gpu == uuid and record.state is State.READY:
+            if record.gpu == uuid and record.state is InstanceState.READY:
                 with contextlib.suppress(pynvml.NVMLError):
                     self._used = {**self._used, record.share.target: nvml.used_bytes(record.uuid)}
 
@@ -417,7 +424,7 @@ def _load(found: Mapping[str, Any]) -> Record:
         gpu,
         datatypes.NodeShare(gpu, int(found["vcore"]), int(found["bytes"]), place),
         str(found["boot"]),
-        State(found["state"]),
+        InstanceState(found["state"]),
         str(found["uuid"]),
         int(found["gi"]),
         int(found["ci"]),

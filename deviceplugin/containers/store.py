@@ -47,7 +47,7 @@ class GrantStore:
         self.folder = folder
         self._specifications = specifications
         self._lock = threading.Lock()
-        self._stock = grant_pool.Stock(folder)
+        self._pool = grant_pool.GrantPool(folder)
         self._trees = mirror_leases.Trees(folder)
         with _failures(folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ class GrantStore:
 
     def close(self) -> None:
         """Release all trees and remove the pool: the agent ends."""
-        self._stock.close()
+        self._pool.close()
         with self._lock:
             self._trees.close()
 
@@ -83,7 +83,7 @@ class GrantStore:
         """Prepare templates and folders for future grants; to be called when idle."""
         cdi_edits.ready(self.folder, driver)
         with _failures(self.folder):
-            self._stock.fill(driver.tree)
+            self._pool.fill(driver.tree)
 
     def make(self, grant: Grant, driver: NodeDriver) -> None:
         """Write a bound grant's files; to be called again before each start of its container.
@@ -103,7 +103,7 @@ class GrantStore:
             # Not synced: no container outlives the node, and it is written again before a start.
             cdi.put(content, self.specification(grant.id), lasting=False)
 
-    def mend(self, grant: Grant, driver: NodeDriver) -> None:
+    def repair(self, grant: Grant, driver: NodeDriver) -> None:
         """Write missing files of a grant whose container may run, and keep its driver.
 
         Its quota is changed to *grant*'s, and stays one for that driver.
@@ -151,12 +151,14 @@ class GrantStore:
     def present(self) -> frozenset[str]:
         """Return the ids of the grants of which any file exists."""
         with _failures(self.folder):
-            folders = {path.name for path in self.folder.iterdir()}
-            files = {
-                path.name[len(_PREFIX) : -len(_SUFFIX)]
-                for path in self._specifications.glob(f"{_PREFIX}*{_SUFFIX}")
-            }
-        return frozenset(filter(grants.is_id, folders | files))
+            folders = os.listdir(self.folder)  # noqa: PTH208 - iterdir() is slow: this runs often
+            files = os.listdir(self._specifications)  # noqa: PTH208
+        written = (
+            name[len(_PREFIX) : -len(_SUFFIX)]
+            for name in files
+            if name.startswith(_PREFIX) and name.endswith(_SUFFIX)
+        )
+        return frozenset(filter(grants.is_id, (*folders, *written)))
 
     def collect(self, live: Callable[[], set[str]]) -> frozenset[str]:
         """Remove the files of grants that are not in *live*; return their ids.
@@ -193,7 +195,7 @@ class GrantStore:
             contextlib.suppress(OSError, errors.DataError),
             region_files.opened(self.path(grant_id), names.QUOTA_FILE) as file,
         ):
-            return region.read_limits(file).suspension
+            return region.read_suspension(file)
         return region.Suspension()
 
     def mark(self, grant_id: str, suspension: region.Suspension) -> None:
@@ -250,6 +252,17 @@ class GrantStore:
         with region_files.opened(self.path(grant_id), name, region_files.READ_FILE) as file:
             yield file
 
+    @contextlib.contextmanager
+    def opened_both(self, grant_id: str) -> Iterator[tuple[int, int]]:
+        """Open the usage and the quota file of a grant, like :meth:`opened`."""
+        path, flags = self.path(grant_id), region_files.READ_FILE
+        with (
+            region_files.folder_of(path) as folder,
+            region_files.opened_in(folder, path, names.USAGE_FILE, flags) as usage,
+            region_files.opened_in(folder, path, names.QUOTA_FILE, flags) as quota,
+        ):
+            yield usage, quota
+
     def is_used(self, grant_id: str) -> bool:
         """Return whether a process of the grant's container uses a device."""
         with contextlib.suppress(OSError), region_files.opened(self.path(grant_id)) as file:
@@ -267,7 +280,7 @@ class GrantStore:
     def _begin(self, path: Path, grant: Grant, driver: NodeDriver) -> None:
         """Create the folder with all its content, atomically."""
         self._trees.hold(path, driver.tree)
-        blank = self._stock.take(driver.tree)
+        blank = self._pool.take(driver.tree)
         try:
             region_files.begin(blank.path, blank.region_id, grant, driver)
             blank.path.rename(path)

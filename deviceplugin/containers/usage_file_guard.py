@@ -36,7 +36,7 @@ _COMINGS = flags.CREATE | flags.MOVED_TO | flags.ONLYDIR
 _CHANGES = flags.MODIFY | flags.ONLYDIR
 
 
-class Guard:
+class UsageFileGuard:
     """Watches the usage files of all grants, from :meth:`run` until :meth:`stop`."""
 
     def __init__(self, folders: GrantStore) -> None:

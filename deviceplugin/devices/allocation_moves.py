@@ -146,6 +146,6 @@ class DeviceApis:
         except (OSError, ValueError, TypeError, AttributeError, RecursionError) as exc:
             # A guess could let both APIs allocate one device.
             raise errors.DataError(
-                f"{self._file}: cannot be read ({exc}); fix it, for example "
-                '{"GPU-8c9f5a3e-...": "dra"}, or remove it if no container uses a device'
+                f"{self._file}: cannot be read ({errors.reason_of(exc)}); fix it, for "
+                'example {"GPU-8c9f5a3e-...": "dra"}, or remove it if no container uses a device'
             ) from exc

@@ -79,8 +79,8 @@ class _StoredUuids:
         except (OSError, ValueError, TypeError, RecursionError) as exc:
             # A lost cordon would offer a device that an administrator is about to remove.
             raise errors.DataError(
-                f"{self._file}: cannot be read ({exc}); fix it, or remove it if no device is "
-                f"cordoned"
+                f"{self._file}: cannot be read ({errors.reason_of(exc)}); fix it, or remove "
+                "it if no device is cordoned"
             ) from exc
         return frozenset(found)
 

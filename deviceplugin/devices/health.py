@@ -63,7 +63,7 @@ class Condition:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class EventSource:
+class HealthSource:
     """The GPU that reports events of a device, and the instances that a MIG device is."""
 
     parent: str  # the device's own UUID, if it is no MIG device
@@ -111,7 +111,7 @@ def after_probe(before: Condition, trouble: str, now: float, rules: HealthRules)
     return before
 
 
-class Watcher:
+class HealthWatcher:
     """Watches devices from a thread of its own, and reports changes."""
 
     def __init__(
@@ -131,7 +131,7 @@ class Watcher:
         self._conditions = {uuid: Condition(reason, now) for uuid, reason in unhealthy.items()}
         self._reported = dict(unhealthy)
         self.answers: Mapping[str, ProbeResult] = {}  # the last of each device that answered
-        self._sources: Mapping[str, EventSource] = {}
+        self._sources: Mapping[str, HealthSource] = {}
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="health", daemon=True)
 
@@ -258,20 +258,20 @@ def _busy(handle: c_void_p) -> float | None:
 @contextlib.contextmanager
 def _events(
     uuids: Iterable[str], divided: frozenset[str]
-) -> Iterator[tuple[c_void_p, Mapping[str, EventSource]]]:
+) -> Iterator[tuple[c_void_p, Mapping[str, HealthSource]]]:
     """Yield an NVML event set for Xids, and the devices that are subscribed, with their sources.
 
     A device that does not support events counts as subscribed, since it never will be.
     """
     events = pynvml.nvmlEventSetCreate()
-    heard: dict[str, EventSource] = {}
+    heard: dict[str, HealthSource] = {}
     try:
         for uuid in uuids:
             try:
                 handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
                 # What concerns one instance leaves the others of its GPU healthy.
                 source = (
-                    EventSource(uuid, NO_INSTANCE, NO_INSTANCE)
+                    HealthSource(uuid, NO_INSTANCE, NO_INSTANCE)
                     if uuid in divided
                     else _source(uuid, handle)
                 )
@@ -282,7 +282,7 @@ def _events(
                 log.warning("could not subscribe to the Xids of device %s: %s", uuid, exc)
                 if exc.value != pynvml.NVML_ERROR_NOT_SUPPORTED:
                     continue
-                source = EventSource(uuid)
+                source = HealthSource(uuid)
             heard[uuid] = source
         yield events, heard
     finally:
@@ -290,10 +290,10 @@ def _events(
             pynvml.nvmlEventSetFree(events)
 
 
-def _source(uuid: str, handle: c_void_p) -> EventSource:
+def _source(uuid: str, handle: c_void_p) -> HealthSource:
     if not device.is_instance(uuid):
-        return EventSource(uuid)
-    return EventSource(
+        return HealthSource(uuid)
+    return HealthSource(
         pynvml.nvmlDeviceGetUUID(_gpu(uuid, handle)),
         nvml.number(pynvml.nvmlDeviceGetGpuInstanceId(handle)),
         nvml.number(pynvml.nvmlDeviceGetComputeInstanceId(handle)),

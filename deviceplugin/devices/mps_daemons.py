@@ -211,12 +211,14 @@ class MpsDaemons:
 
     def _start(self, uuid: str, one: _Watched) -> None:
         one.server = mps_daemon.NO_SERVER
+        # One of an earlier agent may have been killed together with it.
+        has_ended = one.answered or mps_daemon.has_run(one.daemon)
         try:
             mps_daemon.ensure(one.daemon)
         except errors.UnavailableError as exc:
             self._set(uuid, one, str(exc))
             return
-        if one.answered:
+        if has_ended:
             self._lost(
                 uuid,
                 "the MPS control daemon had ended and was started again; "

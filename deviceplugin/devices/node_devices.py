@@ -65,11 +65,11 @@ class Devices:
         self._grant_manager = grant_manager
         self._made = made
         self._cordons = cordons
-        self._doors = gates
+        self._gates = gates
         self._ended = ended  # called for each process that the audit has killed
         self.limits = made.limits(settings, lambda: grant_manager.known)
         self._instances = instances
-        made.freed = self._see_freed
+        made.freed.add(self._see_freed)
         self.mps = mps_daemons.MpsDaemons(settings.run, self._hear_mps, self._hear_lost)
         self._by_mps: frozenset[str] = frozenset()
         self._lock = threading.Lock()
@@ -86,7 +86,7 @@ class Devices:
         self.outdated = False  # MIG mode or devices changed: the inventory must be read again
         self._wake = wake  # called when it is outdated
         self._away = False
-        self._watcher: health.Watcher | None = None
+        self._watcher: health.HealthWatcher | None = None
         self._auditor: auditor.Auditor | None = None
 
     def look(self, tree: Path | None, now: node_mirror.MirrorState) -> bool:
@@ -120,7 +120,7 @@ class Devices:
             )
         self._reservable = _reservable(self._settings, self._checkpoints)
         self.mps.look()  # so that a device with a daemon is not unhealthy for a moment
-        self._doors.meet(
+        self._gates.meet(
             (seen.device.uuid for seen in found.seen), self._grant_manager.known.values()
         )
         log.info("found driver %s with %d devices", now.release, len(found.seen))
@@ -134,9 +134,9 @@ class Devices:
         unhealthy, rules = dict(self._unhealthy), self._settings.health
         divided = frozenset(seen.device.uuid for seen in found.seen if seen.profiles)
         divided |= found.stranded
-        self._watcher = health.Watcher(found.library, unhealthy, rules, self._hear, divided)
+        self._watcher = health.HealthWatcher(found.library, unhealthy, rules, self._hear, divided)
         self._watcher.start()
-        means = auditor.Means(
+        means = auditor.AuditorDependencies(
             self._settings.audit_action,
             self._grant_manager.observers.reported,
             self._ended,
@@ -209,7 +209,7 @@ class Devices:
         open_to_claims = tuple(
             known
             for known in self._grant_manager.devices
-            if self._doors.published(known.uuid)
+            if self._gates.published(known.uuid)
             and known.unhealthy not in (nvml.MIG_MODE, nvml.MIG_DIVIDED)
             and not known.mps
         )
@@ -285,7 +285,7 @@ class Devices:
         return {**watcher.answers, **own}
 
     @property
-    def findings(self) -> tuple[quota_audit.Finding, ...]:
+    def findings(self) -> tuple[quota_audit.Violation, ...]:
         """The current findings of the audit."""
         found = self._auditor
         return () if found is None else found.findings
@@ -370,7 +370,7 @@ class Devices:
                     seen.fact(
                         self._trouble(seen.device.uuid),
                         cordoned=seen.device.uuid in self._cordons.uuids,
-                        allocated_by=self._other_plugin or self._doors.elsewhere(seen.device.uuid),
+                        allocated_by=self._other_plugin or self._gates.elsewhere(seen.device.uuid),
                         taken=()
                         if self._instances is None
                         else self._instances.taken(seen.device.uuid),
@@ -393,7 +393,7 @@ def _reservable(settings: AgentSettings, driver: checkpoint_calls.CheckpointDriv
     except errors.PyVgpuError as exc:
         log.warning("--oversubscribe %g has no effect: %s", configured.ratio, exc)
         return 100
-    return int(configured.ratio * 100)
+    return configured.percent
 
 
 _MODES = (nvml.MIG_MODE, health.MIG_OFF)  # a device that leaves them must be read again

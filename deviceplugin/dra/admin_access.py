@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 _PREFIX, _SUFFIX = "pyvgpu.io-admin-", ".json"
 
 
-class Looking:
+class AdminDevices:
     """Writes them to the folder *specifications*, for the current driver."""
 
     def __init__(

@@ -74,9 +74,9 @@ def add(
     if not settings.apis.any_dra and not gates.any_dra:
         return None
     health = dra_server.Health()
-    shown = admin_access.Looking(settings.specifications, lambda: node.made.driver)
+    shown = admin_access.AdminDevices(settings.specifications, lambda: node.made.driver)
     telling = claim_status.Statuses(api, settings.node, grant_manager)
-    means = prepare.Means(
+    means = prepare.PreparerDependencies(
         node=settings.node,
         read=lambda path: api.call("GET", path),
         gives=gates.gives,

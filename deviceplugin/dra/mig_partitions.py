@@ -131,8 +131,8 @@ def _counters(device: datatypes.NodeDevice) -> dict[str, dict[str, str]]:
     slices = max(start + each.size for each in profiles for start in each.starts)
     return {
         **{_memory_slice(number): _value(1) for number in range(slices)},
-        _COMPUTE: _value(max(each.slices for each in profiles)),
-        _SMS: _value(max(each.sms for each in profiles)),
+        names.DRA_COMPUTE_SLICES: _value(max(each.slices for each in profiles)),
+        names.DRA_MULTIPROCESSORS: _value(max(each.sms for each in profiles)),
         **{_instances(each): _value(each.most) for each in profiles if _is_counted(each)},
     }
 
@@ -141,21 +141,18 @@ def _consumed(profile: datatypes.MigProfile, start: int) -> dict[str, dict[str, 
     own = range(start, start + profile.size)
     return {
         **{_memory_slice(number): _value(1) for number in own},
-        _COMPUTE: _value(profile.slices),
-        _SMS: _value(profile.sms),
+        names.DRA_COMPUTE_SLICES: _value(profile.slices),
+        names.DRA_MULTIPROCESSORS: _value(profile.sms),
         **({_instances(profile): _value(1)} if _is_counted(profile) else {}),
     }
 
 
-_COMPUTE, _SMS = "compute-slices", "multiprocessors"
-
-
 def _memory_slice(number: int) -> str:
-    return f"memory-slice-{number}"
+    return f"{names.DRA_MEMORY_SLICE}{number}"
 
 
 def _instances(profile: datatypes.MigProfile) -> str:
-    return f"instances-{_label(profile.name)}"
+    return f"{names.DRA_INSTANCES}{_label(profile.name)}"
 
 
 def _is_counted(profile: datatypes.MigProfile) -> bool:

@@ -33,7 +33,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Means:
+class PreparerDependencies:
     """Dependencies of the preparer besides the grant manager."""
 
     node: str
@@ -48,7 +48,7 @@ class Means:
 class Preparer:
     """Prepares and unprepares claims; thread-safe."""
 
-    def __init__(self, grant_manager: GrantManager, means: Means) -> None:
+    def __init__(self, grant_manager: GrantManager, means: PreparerDependencies) -> None:
         self._grant_manager = grant_manager
         self._means = means
         self._stopped = threading.Event()

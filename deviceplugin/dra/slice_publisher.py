@@ -18,7 +18,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import names
-from pyvgpu.deviceplugin.cluster import watching
+from pyvgpu.deviceplugin.cluster import agent_watch
 from pyvgpu.deviceplugin.dra import mig_partitions, resource_slices
 from pyvgpu.kube import apiserver, informer
 
@@ -74,7 +74,7 @@ class SlicePublisher:
         self._seen: informer.Informer[apiserver.Object] = informer.Informer(
             node.api, _PATH, self._query, lambda published: published, lambda _: self.changed()
         )
-        self.watch = watching.Watching(node.api, self._seen)
+        self.watch = agent_watch.Watching(node.api, self._seen)
 
     def changed(self) -> None:
         """Request a comparison soon."""

@@ -45,7 +45,7 @@ _NEEDED = (names.LIBCUDA, names.LIBNVIDIA_ML)  # of each volume
 class Dressed:
     """Wraps a decider, and adds gpu-manager's annotations and variables to its answers."""
 
-    def __init__(self, decider: plugin_server.Decider, unit: int) -> None:
+    def __init__(self, decider: plugin_server.CallDecider, unit: int) -> None:
         self._decider = decider
         self._unit = unit  # bytes of one vmemory
         self.start = decider.start
@@ -145,7 +145,7 @@ def read_nodes(text: str, flag: str) -> tuple[str, ...]:
         raise errors.DataError(f"{flag} {text}: cannot be read: {exc.strerror}") from exc
     except (ValueError, AttributeError, TypeError, RecursionError) as exc:
         raise errors.DataError(
-            f"{flag} {text}: {exc}; must be JSON, such as "
+            f"{flag} {text}: {errors.reason_of(exc)}; must be JSON, such as "
             '{"default": {"devices": ["/dev/fuse"]}}'
         ) from exc
 

@@ -46,7 +46,10 @@ class GrantIndex:
                 self._grants[grant.id] = grant
                 for holders, own in self._indices(grant):
                     for key in own:
-                        holders.setdefault(key, set()).add(grant.id)
+                        if key in holders:
+                            holders[key].add(grant.id)
+                        else:  # mostly: no other grant has the id
+                            holders[key] = {grant.id}
             for grant_id in gone:
                 self._forget(grant_id)
 
@@ -82,8 +85,9 @@ class GrantIndex:
             return
         for holders, own in self._indices(before):
             for key in own:
-                holders[key].discard(grant_id)
-                if not holders[key]:
+                ids = holders[key]
+                ids.discard(grant_id)
+                if not ids:
                     del holders[key]
 
     def _indices(self, grant: Grant) -> Iterator[tuple[dict[str, set[str]], Iterable[str]]]:

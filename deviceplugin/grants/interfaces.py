@@ -27,7 +27,7 @@ class GrantFiles(Protocol):
     def make(self, grant: grants.Grant) -> None:
         """Write a bound grant's files: all, or those missing or of another driver."""
 
-    def mend(self, grant: grants.Grant) -> None:
+    def repair(self, grant: grants.Grant) -> None:
         """Write missing files of a grant whose container may run; its driver stays the same."""
 
     def recall(self, grant_id: str) -> tuple[datatypes.NodeShare, ...]:

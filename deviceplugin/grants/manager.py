@@ -118,7 +118,7 @@ class GrantManager:
             for grant in self._checkpoint.grants.values():
                 if grant.bound and not grant.over:
                     try:
-                        self._folders.mend(grant)
+                        self._folders.repair(grant)
                     except errors.PyVgpuError as exc:
                         log.warning("cannot restore grant %s: %s", grant.id, exc)
 
@@ -149,7 +149,7 @@ class GrantManager:
             self._checkpoint.put(after)
             try:
                 self.observers.growing(after)
-                self._folders.mend(after)
+                self._folders.repair(after)
             except errors.PyVgpuError:
                 self._checkpoint.put(before)
                 raise
@@ -406,17 +406,14 @@ class GrantManager:
 
     def _numa_nodes_of(self, wanting: Iterable[pod_identity.PodContainer]) -> set[int | None]:
         """Return the NUMA nodes of the ids that kubelet chose for containers."""
-        numa = {kind: offer.numa for kind, offer in self._offers.items()}
-        return {
-            numa[kind].get(each)
-            for container in wanting
-            for kind, ids in (
-                (ResourceKind.VCORE, container.vcore),
-                (ResourceKind.VMEMORY, container.vmemory),
-            )
-            if numa.get(kind)
-            for each in ids
-        }
+        found: set[int | None] = set()
+        for kind in (ResourceKind.VCORE, ResourceKind.VMEMORY):
+            offer = self._offers.get(kind)
+            if offer is not None and offer.numa:
+                for container in wanting:
+                    ids = container.vcore if kind is ResourceKind.VCORE else container.vmemory
+                    found.update(map(offer.numa.get, ids))
+        return found
 
     def _end_dropped(
         self, one: grant_binding.IdentifiedPod, written: checkpoint_file.Entries
@@ -479,7 +476,7 @@ class GrantManager:
                 self._make(grant)
                 self._fresh.note(grant.id, kind)
             self._doubts.forget(owner.uid)
-            own = [x for x in self.known.values() if x.owner and x.owner.uid == owner.uid]
+            own = self._checkpoint.known.of_pod(owner.uid)
             self._check_admitted([one for one in own if not one.over])
         except WaitsError as exc:
             self._waiting[owner.uid] = frozenset({grant.id})

@@ -26,6 +26,10 @@ class ResourceKind(enum.Enum):
     TIME_SLICE = "time-slice"  # a whole device without limits: see plugin/time_slices.py
     CONTROL = "control"  # the nodes of all devices, for the agent: see control.py
 
+    # Members are unique, so identity suffices; Enum hashes the name, in Python, and a start of a
+    # container looks up hundreds.
+    __hash__ = object.__hash__
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Resource:

@@ -2,12 +2,14 @@
 
 Kubelet answers a hundred calls a second, ten at once, and refuses more. So one call serves all
 waiting callers: each gets the answer of a call that began after its own request. The answer has an
-entry for each id, tens of thousands on a full node; a pod whose entry is unchanged is not parsed
-again.
+entry for each id, tens of thousands on a full node, in an order of its own in each answer: so the
+ids of a pod are read only where they are needed.
 """
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import dataclasses
 import functools
 import threading
@@ -46,28 +48,33 @@ class ListedPod:
         read = api.PodResources.FromString(content)
         self.name = read.name
         self.namespace = read.namespace
-        # The ids of its containers, without ordinary init containers.
-        self.containers: Mapping[str, Mapping[device_ids.ResourceKind, frozenset[str]]] = {
-            container.name: _held(container, kinds) for container in read.containers
-        }
+        self._content, self._kinds = content, kinds  # smaller than the message
+
+    @functools.cached_property
+    def containers(self) -> Mapping[str, Mapping[device_ids.ResourceKind, frozenset[str]]]:
+        """The ids of its containers, without ordinary init containers."""
+        read = api.PodResources.FromString(self._content)
+        return {container.name: _held(container, self._kinds) for container in read.containers}
 
     @functools.cached_property
     def everything(self) -> frozenset[str]:
         """All ids of the pod, of every kind."""
-        return frozenset(
-            one for held in self.containers.values() for own in held.values() for one in own
-        )
+        given = (own for held in self.containers.values() for own in held.values())
+        return frozenset[str]().union(*given)
 
 
 def _held(
     container: api.ContainerResources, kinds: Mapping[str, device_ids.ResourceKind]
 ) -> dict[device_ids.ResourceKind, frozenset[str]]:
-    found: dict[device_ids.ResourceKind, list[str]] = {}
+    # By resource, since to hash a kind takes long.
+    named: dict[str, list[str]] = collections.defaultdict(list)
     for devices in container.devices:  # usually many, with one id each
-        kind = kinds.get(devices.resource_name)
-        if kind is not None:
-            found.setdefault(kind, []).extend(devices.device_ids)
-    return {kind: frozenset(own) for kind, own in found.items()}
+        named[devices.resource_name] += devices.device_ids
+    found: dict[device_ids.ResourceKind, frozenset[str]] = {}
+    for name, own in named.items():
+        if name in kinds:
+            found[kinds[name]] = found.get(kinds[name], frozenset()).union(own)
+    return found
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -98,7 +105,10 @@ class Listing:
 
 
 class PodResources:
-    """Kubelet's PodResources socket, with one call at a time."""
+    """Kubelet's PodResources socket, with one call at a time.
+
+    The connection is kept as long as kubelet runs and answers.
+    """
 
     def __init__(
         self,
@@ -118,6 +128,9 @@ class PodResources:
         self._busy = False
         self._answer: Listing | UnansweredError = Listing(None, ())
         self._read: dict[bytes, ListedPod] = {}  # parsed pods of the last answer, by their message
+        self._connection = contextlib.ExitStack()
+        self._lister: api_grpc.PodResourcesListerStub | None = None
+        self._connected_to: Life | None = None
 
     def pods(self) -> tuple[ListedPod, ...]:
         """Return kubelet's current pods; UnansweredError if it does not answer."""
@@ -151,9 +164,8 @@ class PodResources:
         while True:
             try:
                 life = self.life()
-                with grpc_socket.channel(self._socket, receive_bytes=_MOST_BYTES) as channel:
-                    stub = api_grpc.PodResourcesListerStub(channel)
-                    answer = stub.List(api.ListPodResourcesRequest(), timeout=self._seconds)
+                lister = self._connect(life)
+                answer = lister.List(api.ListPodResourcesRequest(), timeout=self._seconds)
                 pods = self._pods(answer.pod_resources)
                 if life == self.life():
                     return Listing(life, pods)
@@ -161,6 +173,7 @@ class PodResources:
             except message.DecodeError as exc:
                 return UnansweredError(f"{self._socket}: kubelet's answer is malformed: {exc}")
             except grpc.RpcError as exc:
+                self._disconnect()
                 failure = f"kubelet said {exc.code().name}: {exc.details()}"
                 if exc.code() not in _PASSING:
                     return UnansweredError(f"{self._socket}: {failure}")
@@ -168,6 +181,21 @@ class PodResources:
                 return UnansweredError(f"{self._socket}: {failure}")
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _connect(self, life: Life | None) -> api_grpc.PodResourcesListerStub:
+        """Return a stub that is connected to the kubelet of this *life*."""
+        if self._lister is None or life is None or self._connected_to != life:
+            self._disconnect()
+            channel = self._connection.enter_context(
+                grpc_socket.channel(self._socket, receive_bytes=_MOST_BYTES)
+            )
+            self._lister = api_grpc.PodResourcesListerStub(channel)
+            self._connected_to = life
+        return self._lister
+
+    def _disconnect(self) -> None:
+        self._lister = None
+        self._connection.close()
 
     def _pods(self, said: Iterable[bytes]) -> tuple[ListedPod, ...]:
         """Parse the pods; those with an unchanged message are reused."""

@@ -116,7 +116,7 @@ class AgentDeviceNodes:
         cdi.write(document, self._settings.specifications / f"{_PREFIX}{name}{_SUFFIX}")
 
 
-class Control:
+class DeviceNodesPlugin:
     """The plugin, which :meth:`run` runs until :meth:`stop`."""
 
     def __init__(self, settings: DeviceNodeSettings) -> None:

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 OPTIONS = api.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
 
 
-class Decider(Protocol):
+class CallDecider(Protocol):
     """Decides kubelet's calls; users of the pod see the text of any PyVgpuError it raises."""
 
     def allocate(
@@ -61,7 +61,7 @@ class Plugin:
         self,
         folder: Path,
         offer: offers.Offer,
-        decider: Decider,
+        decider: CallDecider,
         count: call_timing.Count = lambda *_: None,
     ) -> None:
         resource = self.resource = offer.resource
@@ -120,7 +120,7 @@ class _PluginCalls(api_grpc.DevicePluginServicer):
     def __init__(
         self,
         resource: device_ids.Resource,
-        decider: Decider,
+        decider: CallDecider,
         listed: Callable[[grpc.ServicerContext], Iterator[api.ListAndWatchResponse]],
         count: call_timing.Count,
     ) -> None:

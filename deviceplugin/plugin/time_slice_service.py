@@ -61,7 +61,7 @@ def add(
     components: Components,
     serve: TimeSlicing,
     served: time_slices.ServedResources,
-    node: time_slices.NodeView,
+    node: time_slices.TimeSliceNode,
     kubelet: KubeletAccess,
 ) -> time_slices.TimeSlices:
     """Add the components that serve *serve*."""

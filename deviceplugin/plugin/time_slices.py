@@ -172,13 +172,14 @@ class ServedResources:
             return {}
         except (OSError, ValueError, TypeError, AttributeError, RecursionError) as exc:
             raise errors.DataError(
-                f"{self._file}: cannot be read ({exc}); fix it, for example "
-                f'{{"{names.GPU_SHARED_RESOURCE}": 4}}, or remove it if no container uses a device'
+                f"{self._file}: cannot be read ({errors.reason_of(exc)}); fix it, for "
+                f'example {{"{names.GPU_SHARED_RESOURCE}": 4}}, or remove it if no container uses '
+                "a device"
             ) from exc
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class NodeView:
+class TimeSliceNode:
     """What time slices read of the other parts of the agent."""
 
     devices: Callable[[], Sequence[datatypes.NodeDevice]]
@@ -196,7 +197,7 @@ class TimeSlices:
     """Decides kubelet's calls for time slices, and offers their ids."""
 
     def __init__(
-        self, settings: TimeSlicing, node: NodeView, kubelet: interfaces.KubeletSources
+        self, settings: TimeSlicing, node: TimeSliceNode, kubelet: interfaces.KubeletSources
     ) -> None:
         self._replicas = settings.replicas
         self._node = node

@@ -36,12 +36,20 @@ class PodOperation:
             for tenant in tenants
         ]
 
-    def suspend(self, order: suspend_operation.SuspendOrder) -> None:
-        """Suspend all containers; after an error, take_back() is to be called."""
+    def suspend(
+        self, order: suspend_operation.SuspendOrder, claim: Callable[[int], object]
+    ) -> None:
+        """Suspend all containers; after an error, take_back() is to be called.
+
+        *claim* is called with the bytes that will be in host memory, and may refuse them.
+        """
+        needed = 0
         for tenant, part in self._parts:
             if not tenant.read().gated:
                 with _naming(tenant):
-                    part.check()
+                    needed += sum(need.total for need in part.check().values())
+        if needed:
+            claim(needed)
         for tenant, part in self._parts:
             with _naming(tenant):
                 part.suspend(order)
@@ -56,7 +64,7 @@ class PodOperation:
         )
 
     @property
-    def moved(self) -> dict[str, suspend_operation.Moved]:
+    def moved(self) -> dict[str, suspend_operation.MovedMemory]:
         """What it has moved so far, by grant."""
         return {tenant.grant.id: part.moved for tenant, part in self._parts}
 

@@ -8,6 +8,8 @@ suspender, which follows :meth:`PodOversubscriber.wants_suspended`.
 
 Quotas say which pods are suspended; a record for each pod in the run folder has its times and
 moves. Both are lost when the node reboots: then all pods start again, those without room wait.
+
+A device whose ratio was lowered to 1 stays in the policy's hands while it has pods from before.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from pyvgpu.deviceplugin.grants import placement
 from pyvgpu.deviceplugin.subscribers import Subscribers
 from pyvgpu.deviceplugin.suspension import pod_tenants
 from pyvgpu.machine import tenant_record
-from pyvgpu.oversubscription import Action, State
+from pyvgpu.oversubscription import MoveAction, TenantState
 from pyvgpu.volumes import atomic_files
 
 if TYPE_CHECKING:
@@ -71,6 +73,7 @@ class PodOversubscriber:
         """Report each move: the device's UUID, and suspend or resume."""
         self._node = node
         self._rules = configured.rules
+        self._wait_seconds = configured.wait_seconds
         self._began = moves
         self._clock = clock
         self._lock = threading.RLock()
@@ -78,6 +81,7 @@ class PodOversubscriber:
         self._decided: dict[str, bool] = {}  # that it is suspended, likewise
         self._asked: dict[str, float] = {}  # when it last asked to go on, likewise
         self._adopted = False
+        self._left: frozenset[str] = frozenset()  # UUIDs of devices that have pods with records
         self._due = threading.Event()
         self._stopped = threading.Event()
         self.changed: Subscribers[[str]] = Subscribers()  # a pod is to be suspended, or resumed
@@ -87,19 +91,21 @@ class PodOversubscriber:
     def admit(self, own: Sequence[Grant]) -> None:
         """Let a container with the grants *own* of one pod start; WaitsError without room.
 
-        RefusedError if its pod can never have room.
+        RefusedError if its pod can never have room, or has waited too long and has an owner.
         """
         owner = own[0].owner
         if owner is None:
             return
         with self._lock:
-            devices = self._oversubscribed()
             self._adopt()
+            devices = self._oversubscribed()
+            if not devices:
+                return
             pod = self._observed().get(owner.uid)
-            if pod is None or pod.is_fixed or pod.is_manual:
+            if pod is None or pod.is_fixed:
                 return
             there = [devices[uuid] for uuid in sorted(pod.uuids) if uuid in devices]
-            if not there:
+            if not there or (pod.is_manual and not _is_waiting(pod)):
                 return
             self._check_alone(pod, there)
             now = self._clock()
@@ -108,13 +114,22 @@ class PodOversubscriber:
                     owner.uid, tenant_record.TenantRecord(self._rules, since=now, is_new=True)
                 )
             elif not pod.record.is_new:
-                if pod.state is not State.SUSPENDED:
+                if pod.state is not TenantState.SUSPENDED:
                     return
                 self._ask(pod)
             if self._start_if_next(owner.uid, there):
+                if pod.is_manual:
+                    self.changed(owner.uid)  # its program is to wait in cuInit
                 return
         self._due.set()
         needs = " and ".join(self._need(pod, device) for device in there)
+        if self._is_late(pod):
+            raise placement.RefusedError(
+                f"there was no room for it within {self._wait_seconds:g} s "
+                f"(--oversubscribe-wait): it needs {needs}; its owner creates another pod, "
+                "perhaps on another node",
+                final=True,
+            )
         raise placement.WaitsError(
             f"there is no room for it now: it needs {needs}; the agent suspends idle pods to make "
             "room, and the container starts when there is room"
@@ -129,6 +144,14 @@ class PodOversubscriber:
                     "the device has; they cannot all run at once",
                     final=True,
                 )
+
+    def _is_late(self, pod: ObservedPod) -> bool:
+        """Return whether a pod that has not started has waited too long, and can be replaced."""
+        record = pod.record
+        if not self._wait_seconds or record is None or not record.is_new:
+            return False
+        is_owned = bool((self._node.metadata(pod.uid) or {}).get("ownerReferences"))
+        return is_owned and self._clock() - record.since >= self._wait_seconds
 
     def _need(self, pod: ObservedPod, device: datatypes.NodeDevice) -> str:
         memory, vcore = pod_tenants.reserved(pod, device.uuid, self._node.unit)
@@ -154,7 +177,7 @@ class PodOversubscriber:
         self, uid: str, device: datatypes.NodeDevice, pods: Sequence[ObservedPod]
     ) -> bool:
         move = self._decide(device, pods)
-        return move is not None and (move.action, move.key) == (Action.RESUME, uid)
+        return move is not None and (move.action, move.key) == (MoveAction.RESUME, uid)
 
     # --- the pod suspender ----------------------------------------------------------------------
 
@@ -172,7 +195,33 @@ class PodOversubscriber:
         there = {share.uuid for grant in own for share in grant.shares}
         return bool(there) and there <= self._oversubscribed().keys()
 
-    def ended(self, uid: str, action: Action, error: str, *, by_user: bool) -> None:
+    def is_waiting(self, uid: str) -> bool:
+        """Return whether a pod has not started yet, since it must have room first."""
+        with self._lock:
+            self._adopt()
+            devices = self._oversubscribed()
+            if not devices:
+                return False
+            pod = self._observed().get(uid)
+            return (
+                pod is not None
+                and not pod.is_fixed
+                and bool(pod.uuids & devices.keys())
+                and _is_waiting(pod)
+                and not self._is_used(pod)
+            )
+
+    def held(self, uid: str) -> None:
+        """Record that its user wants a suspended pod to stay so, whatever the policy began."""
+        with self._lock:
+            record = self._records.get(uid)
+            pod = self._observed().get(uid)
+            if record is None or pod is None or not (pod.is_manual and pod.is_suspended):
+                return
+            if record.moving_since or not (record.is_manual or pod.keeps_reservation):
+                self.ended(uid, MoveAction.SUSPEND, "", by_user=True)
+
+    def ended(self, uid: str, action: MoveAction, error: str, *, by_user: bool) -> None:
         """Record that a suspension or resumption has ended; *error*: why it was refused.
 
         *by_user*: the pod's user had requested it.
@@ -181,15 +230,18 @@ class PodOversubscriber:
             record, now = self._records.get(uid), self._clock()
             if record is None:
                 return
-            if record.moving_since:
-                after = record.arrived(now)
+            moved = bool(record.moving_since)
+            if moved:
                 if error:
-                    after = record.stayed(now, REFUSED_SECONDS, error)
-                    self._decided[uid] = action is not Action.SUSPEND
-                self._write(uid, after)
-            elif not error and (by_user or action is Action.RESUME):
+                    record = record.stayed(now, REFUSED_SECONDS, error)
+                    self._decided[uid] = action is not MoveAction.SUSPEND
+                else:
+                    record = record.arrived(now)
+                self._write(uid, record)
+            # A user may have wanted the same as the policy, or its contrary.
+            if not error and (by_user or (not moved and action is MoveAction.RESUME)):
                 pod = self._observed().get(uid)
-                suspends = action is Action.SUSPEND
+                suspends = action is MoveAction.SUSPEND
                 released = suspends and pod is not None and not pod.keeps_reservation
                 self._decided[uid] = released
                 self._write(
@@ -228,6 +280,8 @@ class PodOversubscriber:
         begun = []
         with self._lock:
             self._adopt()
+            if not (self._records or self._oversubscribed()):
+                return
             pods = self._observed()
             self._forget(pods)
             if self._follow_users(pods):
@@ -250,7 +304,7 @@ class PodOversubscriber:
             pods = tuple(self._observed().values())
             return {
                 device.uuid: sum(
-                    x.state is State.SUSPENDED and x.wanted is not None
+                    x.state is TenantState.SUSPENDED and x.wanted is not None
                     for x in self._tenants(device, pods)
                 )
                 for device in self._oversubscribed().values()
@@ -259,7 +313,7 @@ class PodOversubscriber:
     def _begin(self, move: oversubscription.Move, pod: ObservedPod) -> bool:
         """Begin a move; false if there is nothing to move."""
         record, now = self._records[move.key], self._clock()
-        resumes = move.action is Action.RESUME
+        resumes = move.action is MoveAction.RESUME
         if record.is_new:  # kubelet tries again, and finds room
             devices = self._oversubscribed()
             self._start_if_next(pod.uid, [devices[x] for x in pod.uuids if x in devices])
@@ -271,20 +325,21 @@ class PodOversubscriber:
     def _renew(self, pods: Mapping[str, ObservedPod]) -> None:
         """Let the shims note their next calls."""
         for pod in pods.values():
-            if pod.record is None or pod.state is not State.RUNNING:
+            if pod.record is None or pod.state is not TenantState.RUNNING:
                 continue
             for grant in pod.grants:
                 with contextlib.suppress(errors.PyVgpuError, OSError):
                     self._node.store.renew(grant.id)
 
     def _follow_users(self, pods: Mapping[str, ObservedPod]) -> bool:
-        """Let pods go on whose users want them to, or delete them; whether there are any."""
+        """Let pods go on whose users want them to, or delete them; return whether any does."""
         found = False
         for pod in pods.values():
             record = pod.record
             if record is None or record.is_new or pod.is_manual:
                 continue
-            if (record.is_manual or pod.is_ending) and pod.state is State.SUSPENDED:
+            goes_on = record.is_manual or pod.is_ending or pod.is_never
+            if goes_on and pod.state is TenantState.SUSPENDED:
                 self._ask(pod)
                 found = True
             if record.is_manual:
@@ -294,11 +349,15 @@ class PodOversubscriber:
     # --- the view -------------------------------------------------------------------------------
 
     def _oversubscribed(self) -> dict[str, datatypes.NodeDevice]:
-        return {device.uuid: device for device in self._node.devices() if device.reservable > 100}
+        return {
+            device.uuid: device
+            for device in self._node.devices()
+            if device.reservable > 100 or device.uuid in self._left
+        }
 
     def _tenants(
         self, device: datatypes.NodeDevice, pods: Sequence[ObservedPod]
-    ) -> tuple[oversubscription.Tenant, ...]:
+    ) -> tuple[oversubscription.MovableTenant, ...]:
         return pod_tenants.tenants_of(device.uuid, pods, self._node.unit)
 
     def _decide(
@@ -341,6 +400,7 @@ class PodOversubscriber:
             self._asked.get(uid, 0.0),
             is_manual=_is_requested(meta) and "deletionTimestamp" not in meta,
             is_ending="deletionTimestamp" in meta,
+            is_never=suspensions.is_never(meta.get("annotations") or {}),
         )
 
     # --- the records ----------------------------------------------------------------------------
@@ -356,6 +416,7 @@ class PodOversubscriber:
             record = self._read(uid)
             if record is not None and record.since <= now:  # else of before a reboot
                 self._records[uid] = record
+        self._left = _left_of(self._observed())
         for pod in sorted(
             self._observed().values(),
             key=lambda pod: (not self._is_used(pod), min(x.created for x in pod.grants)),
@@ -364,7 +425,7 @@ class PodOversubscriber:
                 continue
             if pod.record is None:
                 self._take_over(pod, now)
-            elif pod.record.moving_since and pod.state is State.RUNNING:
+            elif pod.record.moving_since and pod.state is TenantState.RUNNING:
                 # The earlier agent was killed before the move began.
                 self._write(pod.uid, pod.record.stayed(now, 0.0, ""))
 
@@ -377,7 +438,7 @@ class PodOversubscriber:
         record = tenant_record.TenantRecord(self._rules, since=now)
         if not there:
             return
-        if pod.state is State.RUNNING and not self._is_used(pod):
+        if pod.state is TenantState.RUNNING and not self._is_used(pod):
             self._write(pod.uid, dataclasses.replace(record, is_new=True))
             if self._start_if_next(pod.uid, there) or len(pod.uuids) > 1:
                 return
@@ -400,6 +461,7 @@ class PodOversubscriber:
         for known in (self._decided, self._asked):
             for uid in known.keys() - pods.keys():
                 del known[uid]
+        self._left = _left_of(pods)
 
     def _path(self, uid: str) -> Path:
         return self._node.folder / f"{uid.replace('/', '_')}.json"
@@ -412,7 +474,10 @@ class PodOversubscriber:
 
     def _write(self, uid: str, record: TenantRecord) -> None:
         self._records[uid] = record
-        atomic_files.write(self._path(uid), tenant_record.dump(record), lasting=False)
+        try:
+            atomic_files.write(self._path(uid), tenant_record.dump(record), lasting=False)
+        except OSError as exc:  # only the next agent will miss it
+            log.warning("could not write the record of pod %s: %s", uid, exc)
 
 
 def _is_requested(meta: Mapping[str, Any]) -> bool:
@@ -420,6 +485,22 @@ def _is_requested(meta: Mapping[str, Any]) -> bool:
         return bool(suspensions.requested(meta.get("annotations") or {}))
     except errors.UsageError:
         return False
+
+
+def _is_waiting(pod: ObservedPod) -> bool:
+    """Return whether the policy has not let a pod start yet."""
+    return pod.record is None or pod.record.is_new
+
+
+def _left_of(pods: Mapping[str, ObservedPod]) -> frozenset[str]:
+    """Return the devices of pods that the policy has let start, or has suspended."""
+    return frozenset[str]().union(
+        *(
+            x.uuids
+            for x in pods.values()
+            if not x.is_fixed and (x.record is not None or _is_in_policys_hands(x))
+        )
+    )
 
 
 def _is_in_policys_hands(pod: ObservedPod) -> bool:

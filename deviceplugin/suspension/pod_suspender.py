@@ -9,6 +9,7 @@ taken back. A pod that is being deleted is resumed, so that its programs can han
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import logging
 import threading
@@ -21,11 +22,11 @@ from pyvgpu.deviceplugin.cluster import node_pods
 from pyvgpu.deviceplugin.grants import events
 from pyvgpu.deviceplugin.suspension import container_tenant, pod_operation
 from pyvgpu.kube import apiserver
-from pyvgpu.oversubscription import Action
+from pyvgpu.oversubscription import MoveAction
 from pyvgpu.run import checkpoint_calls, suspend_operation, suspension
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pyvgpu import device
     from pyvgpu.deviceplugin.containers.store import GrantStore
@@ -41,13 +42,14 @@ _PATIENCE_SECONDS = 5.0  # for operations in progress when the agent ends
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class NodeView:
+class SuspenderNode:
     """The node, as the suspender sees it."""
 
     store: GrantStore
     grants: Callable[[], Mapping[str, Grant]]
     devices: Callable[[], Mapping[str, device.Device]]
     driver: Callable[[], checkpoint_calls.CheckpointDriver | None]  # None: none at present
+    host_memory: int  # bytes that all suspended pods may take together
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class Reports:
     # Called after each operation: suspend or resume; done, refused or lost; seconds.
     ended: Callable[[str, str, float], None] = lambda *_: None
     # Called after each operation, for each grant of the pod: what was moved.
-    moved: Callable[[str, suspend_operation.Moved], None] = lambda *_: None
+    moved: Callable[[str, suspend_operation.MovedMemory], None] = lambda *_: None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -95,13 +97,50 @@ class _Pod:
         return events.GrantEvent(self.uid, self.meta["namespace"], self.meta["name"], text, reason)
 
 
+class HostBudget:
+    """Bounds the host memory that all suspended pods of a node may take together.
+
+    It is counted in bytes of device memory: the driver keeps these in host memory, in the
+    processes. Free memory and the memory limits of containers are checked elsewhere
+    (pyvgpu.machine.host_memory). Several suspensions may be in progress at the same time.
+    """
+
+    def __init__(self, limit: int, taken: Callable[[], Mapping[str, int]]) -> None:
+        """*limit*: in bytes; *taken* returns the bytes of suspended pods, by uid."""
+        self._limit = limit
+        self._taken = taken
+        self._lock = threading.Lock()
+        self._claims: dict[str, int] = {}  # of suspensions in progress, by uid
+
+    def claim(self, uid: str, size: int) -> None:
+        """Reserve *size* bytes for a suspension that begins; UnavailableError beyond the limit."""
+        with self._lock:
+            taken = self._taken()
+            others = sum(
+                max(taken.get(other, 0), self._claims.get(other, 0))
+                for other in (taken.keys() | self._claims.keys()) - {uid}
+            )
+            if size + others > self._limit:
+                raise errors.UnavailableError(
+                    f"it needs {quantity.format_size(size)} of host memory, other suspended pods "
+                    f"have {quantity.format_size(others)}, and all of them may have "
+                    f"{quantity.format_size(self._limit)} on this node (--suspend-host-memory)"
+                )
+            self._claims[uid] = size
+
+    def release(self, uid: str) -> None:
+        """End a claim, if there is one: the pod is suspended now, or runs."""
+        with self._lock:
+            self._claims.pop(uid, None)
+
+
 class PodSuspender:
     """Follows the annotations from :meth:`run` until :meth:`stop`; each pod has its own thread."""
 
     def __init__(
         self,
         known: node_pods.Pods,
-        node: NodeView,
+        node: SuspenderNode,
         reports: Reports,
         policy: pod_oversubscriber.PodOversubscriber | None = None,
     ) -> None:
@@ -109,6 +148,7 @@ class PodSuspender:
         self._known = known
         self._policy = policy
         self._node = node
+        self._budget = HostBudget(node.host_memory, self._taken)
         self._reports = reports
         self._changed = threading.Event()
         self._stopped = threading.Event()
@@ -117,6 +157,8 @@ class PodSuspender:
         self._refused: dict[str, tuple[bool, float]] = {}  # what, and when to try again
         self._saved: dict[str, dict[int, suspend_operation.Need]] = collections.defaultdict(dict)
         self._seen: set[str] = set()  # uids of pods that this agent knows to be suspended
+        # By UUID: two restores at once could find the same room.
+        self._restores: dict[str, threading.Lock] = collections.defaultdict(threading.Lock)
 
     def changed(self, _: str) -> None:
         """Request a look soon, since a pod has changed."""
@@ -172,9 +214,13 @@ class PodSuspender:
             self._policy is not None and self._policy.wants_suspended(uid)
         )
         pod = dataclasses.replace(pod, wanted=wanted, requested=requested)
+        if requested and self._policy is not None and self._policy.is_waiting(uid):
+            self._answer(pod, "it has not started: it waits for room on its device")
+            return
         marks = [self._node.store.suspension(grant.id) for grant in pod.grants]
+        releases = requested == suspensions.RELEASE
         reached = (
-            all(mark.suspended for mark in marks)
+            all(mark.suspended and not (releases and mark.kept) for mark in marks)
             if pod.wanted
             else not any(mark.gated for mark in marks)
         )
@@ -182,6 +228,8 @@ class PodSuspender:
         if reached and (not pod.wanted or uid in self._seen):
             with self._lock:
                 self._refused.pop(uid, None)  # a later request is tried at once
+            if requested and self._policy is not None:
+                self._policy.held(uid)
             self._answer(pod, message)
             return
         with self._lock:
@@ -236,7 +284,7 @@ class PodSuspender:
                     del self._refused[uid]
         self._reports.ended(action, result, time.monotonic() - began)
         if self._policy is not None:
-            done = Action.SUSPEND if pod.wanted else Action.RESUME
+            done = MoveAction.SUSPEND if pod.wanted else MoveAction.RESUME
             refused = message if result == "refused" else ""
             self._policy.ended(uid, done, refused, by_user=bool(pod.requested))
         self._answer(pod, message)
@@ -256,19 +304,32 @@ class PodSuspender:
                 if pod.wanted:
                     self._suspend(pod, operation)
                 else:
-                    operation.resume()
+                    with self._restoring(pod):
+                        operation.resume()
             finally:
                 for grant_id, moved in operation.moved.items():
                     self._reports.moved(grant_id, moved)
 
+    @contextlib.contextmanager
+    def _restoring(self, pod: _Pod) -> Iterator[None]:
+        """Restore no other pod of the same devices meanwhile, which could find the same room."""
+        with contextlib.ExitStack() as stack:
+            for uuid in sorted({share.uuid for grant in pod.grants for share in grant.shares}):
+                with self._lock:
+                    restores = self._restores[uuid]
+                stack.enter_context(restores)
+            yield
+
     def _suspend(self, pod: _Pod, operation: pod_operation.PodOperation) -> None:
         try:
-            operation.suspend(pod.order)
+            operation.suspend(pod.order, lambda size: self._budget.claim(pod.uid, size))
         except (errors.PyVgpuError, OSError) as exc:
             if not self._stopped.is_set():  # else the next agent goes on with it
                 self._tell_failed(pod, exc)
                 operation.take_back()
             raise
+        finally:
+            self._budget.release(pod.uid)
 
     def _tell_done(self, pod: _Pod) -> None:
         if pod.wanted:
@@ -297,6 +358,22 @@ class PodSuspender:
             if tenant.read().suspended:
                 total += tenant.held_bytes()
         return total
+
+    def _taken(self) -> dict[str, int]:
+        """Return the bytes that suspended pods have in host memory, by uid."""
+        devices = self._node.devices()
+        found: dict[str, int] = collections.Counter()
+        for grant in list(self._node.grants().values()):
+            if (
+                grant.owner is None
+                or grant.over
+                or not self._node.store.suspension(grant.id).suspended
+            ):
+                continue
+            with contextlib.suppress(errors.PyVgpuError):  # its device is missing at present
+                tenant = container_tenant.of(self._node.store, grant, devices)
+                found[grant.owner.uid] += tenant.held_bytes()
+        return found
 
     def _answer(self, pod: _Pod, message: str) -> None:
         """Write the pod's state into its annotation, unless it says so already."""

@@ -1,7 +1,8 @@
 """The pods of one device as tenants of the policy of oversubscription (pyvgpu.oversubscription).
 
 Pure. Pods with one share of one device, or several containers with shares of the same device, may
-be moved. Pods with shares of several devices are never suspended. Whole devices, claims, and pods
+be moved. Pods with shares of several devices are never suspended, and neither are those whose
+annotation says so. Whole devices, claims, and pods
 that a user has suspended with their reservation are no tenants: they make the device smaller.
 """
 
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 from pyvgpu import oversubscription, region
 from pyvgpu.deviceplugin.grants import holdings
 from pyvgpu.machine import tenant_record
-from pyvgpu.oversubscription import State
+from pyvgpu.oversubscription import TenantState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -36,6 +37,7 @@ class ObservedPod:
     asked: float = -math.inf  # when a container of it began to start, or its user resumed it
     is_manual: bool = False  # its user wants it suspended
     is_ending: bool = False  # it is being deleted
+    is_never: bool = False  # its user wants it never suspended
 
     @property
     def uuids(self) -> frozenset[str]:
@@ -58,12 +60,12 @@ class ObservedPod:
         return self.is_suspended and all(mark.kept for mark in self.suspensions)
 
     @property
-    def state(self) -> State:
+    def state(self) -> TenantState:
         """The state of its memory."""
         if self.record is not None and self.record.is_new:
-            return State.SUSPENDED
+            return TenantState.SUSPENDED
         states = {tenant_record.state_of(mark) for mark in self.suspensions}
-        return states.pop() if len(states) == 1 else State.MOVING
+        return states.pop() if len(states) == 1 else TenantState.MOVING
 
 
 def reserved(pod: ObservedPod, uuid: str, unit: int) -> tuple[int, int]:
@@ -92,7 +94,7 @@ def pool_of(
 
 def tenants_of(
     uuid: str, pods: Iterable[ObservedPod], unit: int
-) -> tuple[oversubscription.Tenant, ...]:
+) -> tuple[oversubscription.MovableTenant, ...]:
     """Return the tenants of a device, by the uid of their pods."""
     return tuple(
         _tenant(pod, pod.record, uuid, unit)
@@ -106,21 +108,27 @@ def tenants_of(
 
 def _tenant(
     pod: ObservedPod, record: tenant_record.TenantRecord, uuid: str, unit: int
-) -> oversubscription.Tenant:
+) -> oversubscription.MovableTenant:
     memory, vcore = reserved(pod, uuid, unit)
     first = pod.grants[0]
     found = tenant_record.tenant_of(
         pod.uid,
         record,
-        tenant_record.Reserved(max(memory, pod.held), vcore, float(max(vcore, 1)), first.priority),
+        tenant_record.TenantReservation(
+            max(memory, pod.held), vcore, float(max(vcore, 1)), first.priority
+        ),
         pod.state,
         pod.activity,
     )
     wanted, refused_until = found.wanted, found.refused_until
-    if found.state is State.SUSPENDED and pod.asked > record.suspended_at and not found.is_new:
+    if (
+        found.state is TenantState.SUSPENDED
+        and pod.asked > record.suspended_at
+        and not found.is_new
+    ):
         wanted = pod.asked if wanted is None else min(wanted, pod.asked)
-    fixed_now = len(pod.uuids) > 1 or pod.is_manual or pod.is_ending
-    if found.state is State.RUNNING and fixed_now:
+    fixed_now = len(pod.uuids) > 1 or pod.is_manual or pod.is_ending or pod.is_never
+    if found.state is TenantState.RUNNING and fixed_now:
         refused_until = math.inf
     return dataclasses.replace(found, wanted=wanted, refused_until=refused_until)
 

@@ -17,7 +17,7 @@ from pyvgpu.deviceplugin.audit import quota_audit
 from pyvgpu.deviceplugin.kubelet import call_timing
 from pyvgpu.deviceplugin.telemetry import usage
 from pyvgpu.http import exposition, metric_text
-from pyvgpu.http.metric_text import Figure
+from pyvgpu.http.metric_text import MetricText
 from pyvgpu.machine import memory_limit
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyvgpu.allocator import datatypes
     from pyvgpu.deviceplugin.devices.health import ProbeResult
     from pyvgpu.deviceplugin.grants import Grant, events
-    from pyvgpu.run.suspend_operation import Moved
+    from pyvgpu.run.suspend_operation import MovedMemory
 
 CALLS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)  # seconds
 
@@ -75,41 +75,43 @@ class DeviceSample:
         return self.device.uuid, str(self.device.index), self.device.model
 
 
-CONTAINER: tuple[tuple[Figure, Callable[[ContainerSample], float]], ...] = (
+CONTAINER: tuple[tuple[MetricText, Callable[[ContainerSample], float]], ...] = (
     (
-        Figure(
+        MetricText(
             "pyvgpu_container_vcore_allocated_ratio",
             "Fraction of a device's time that is allocated to a container, 0 to 1.",
         ),
         lambda share: share.vcore,
     ),
     (
-        Figure(
+        MetricText(
             "pyvgpu_container_vcore_limit_ratio",
             "Fraction of a device's time that a container may use while others are idle, 0 to 1.",
         ),
         lambda share: share.limit,
     ),
     (
-        Figure(
+        MetricText(
             "pyvgpu_container_vcore_used_ratio",
             "Fraction of a device's time that a container used in the last seconds, 0 to 1.",
         ),
         lambda share: share.use.ratio,
     ),
     (
-        Figure("pyvgpu_container_busy_seconds_total", "Device time that a container has used."),
+        MetricText(
+            "pyvgpu_container_busy_seconds_total", "Device time that a container has used."
+        ),
         lambda share: share.use.busy_seconds,
     ),
     (
-        Figure(
+        MetricText(
             "pyvgpu_container_memory_allocated_bytes",
             "Device memory that is allocated to a container.",
         ),
         lambda share: share.vmemory,
     ),
     (
-        Figure(
+        MetricText(
             "pyvgpu_container_memory_driver_limit_bytes",
             "Device memory limit of a container that the driver itself enforces; 0: none, the "
             "shim alone enforces the quota.",
@@ -117,61 +119,61 @@ CONTAINER: tuple[tuple[Figure, Callable[[ContainerSample], float]], ...] = (
         lambda share: share.driver_limit,
     ),
     (
-        Figure("pyvgpu_container_memory_used_bytes", "Device memory that a container holds."),
+        MetricText("pyvgpu_container_memory_used_bytes", "Device memory that a container holds."),
         lambda share: share.use.held_bytes,
     ),
     (
-        Figure(
+        MetricText(
             "pyvgpu_container_refused_allocations_total",
             "Allocations of a container that were refused because they exceeded its quota.",
         ),
         lambda share: share.use.refused,
     ),
     (
-        Figure(
+        MetricText(
             "pyvgpu_container_throttled_launches_total",
             "Launches of a container that were throttled.",
         ),
         lambda share: share.use.waits,
     ),
     (
-        Figure(
+        MetricText(
             "pyvgpu_container_throttled_seconds_total",
             "Total time for which launches of a container were throttled.",
         ),
         lambda share: share.use.waited_seconds,
     ),
     (
-        Figure("pyvgpu_container_processes", "Processes of a container that use its devices."),
+        MetricText("pyvgpu_container_processes", "Processes of a container that use its devices."),
         lambda share: share.use.processes,
     ),
     (
-        Figure("pyvgpu_container_suspended", "1 while a container is suspended."),
+        MetricText("pyvgpu_container_suspended", "1 while a container is suspended."),
         lambda share: share.use.suspended,
     ),
     (
-        Figure(
+        MetricText(
             "pyvgpu_container_memory_host_bytes",
             "Device memory of a container that is in host memory while it is suspended.",
         ),
         lambda share: share.use.host_bytes,
     ),
     (
-        Figure(
+        MetricText(
             "pyvgpu_container_suspended_seconds_total",
             "Time for which a container has been suspended, to some seconds.",
         ),
         lambda share: share.use.suspended_seconds,
     ),
     (
-        Figure(
+        MetricText(
             "pyvgpu_container_moved_to_host_bytes_total",
             "Memory of a container that suspensions have moved from the device to the host.",
         ),
         lambda share: share.to_host_bytes,
     ),
     (
-        Figure(
+        MetricText(
             "pyvgpu_container_moved_to_device_bytes_total",
             "Memory of a container that resumptions have moved from the host to the device.",
         ),
@@ -179,30 +181,30 @@ CONTAINER: tuple[tuple[Figure, Callable[[ContainerSample], float]], ...] = (
     ),
 )
 
-DEVICE: tuple[tuple[Figure, Callable[[DeviceSample], float | None]], ...] = (
+DEVICE: tuple[tuple[MetricText, Callable[[DeviceSample], float | None]], ...] = (
     (
-        Figure("pyvgpu_device_memory_bytes", "Total memory of a device."),
+        MetricText("pyvgpu_device_memory_bytes", "Total memory of a device."),
         lambda sample: sample.device.memory_bytes,
     ),
     (
-        Figure("pyvgpu_device_memory_allocated_bytes", "Device memory that is allocated."),
+        MetricText("pyvgpu_device_memory_allocated_bytes", "Device memory that is allocated."),
         lambda sample: sum(part.vmemory for part in sample.parts),
     ),
     (
-        Figure(
+        MetricText(
             "pyvgpu_device_memory_used_bytes",
             "Device memory in use by all processes, as NVML reports it.",
         ),
         lambda sample: sample.answer.used_bytes,
     ),
     (
-        Figure(
+        MetricText(
             "pyvgpu_device_vcore_allocated_ratio", "Fraction of a device's time that is allocated."
         ),
         lambda sample: sum(part.vcore for part in sample.parts),
     ),
     (
-        Figure(
+        MetricText(
             "pyvgpu_device_used_ratio",
             "GPU utilization over NVML's last sample period, 0 to 1, all processes; not with MIG, "
             "where NVML has none.",
@@ -210,15 +212,17 @@ DEVICE: tuple[tuple[Figure, Callable[[DeviceSample], float | None]], ...] = (
         lambda sample: sample.answer.busy,
     ),
     (
-        Figure("pyvgpu_device_containers", "Containers that have a share of a device."),
+        MetricText("pyvgpu_device_containers", "Containers that have a share of a device."),
         lambda sample: len(sample.parts),
     ),
     (
-        Figure("pyvgpu_device_healthy", "1 if a device is healthy; 0 if not, or without driver."),
+        MetricText(
+            "pyvgpu_device_healthy", "1 if a device is healthy; 0 if not, or without driver."
+        ),
         lambda sample: not sample.device.unhealthy,
     ),
     (
-        Figure(
+        MetricText(
             "pyvgpu_device_reservable_ratio",
             "What all shares of a device may reserve, relative to its memory and time; above 1: "
             "it is oversubscribed.",
@@ -226,39 +230,41 @@ DEVICE: tuple[tuple[Figure, Callable[[DeviceSample], float | None]], ...] = (
         lambda sample: sample.device.reservable / 100,
     ),
     (
-        Figure("pyvgpu_device_cordoned", "1 if a device takes no new containers."),
+        MetricText("pyvgpu_device_cordoned", "1 if a device takes no new containers."),
         lambda sample: sample.device.cordoned,
     ),
 )
 
-WAITING_PODS = Figure(
+WAITING_PODS = MetricText(
     "pyvgpu_device_waiting_pods",
     "Pods that wait for room on an oversubscribed device: to start, or to be resumed.",
 )
-CONTAINER_MEANS = Figure(
+CONTAINER_MEANS = MetricText(
     "pyvgpu_container_isolation_info",
     "The means that hold a container to its share, as a label: quota, hardware (a MIG device of "
     "its own), hardware+quota (a share of a MIG device), mps or whole-device; always 1.",
 )
-DEVICE_MEANS = Figure(
+DEVICE_MEANS = MetricText(
     "pyvgpu_device_isolation_info",
     "The means that hold the containers of a device to their shares, as a label: quota, hardware "
     "(MIG instances), hardware+quota (a MIG device), mps or time-slices; always 1.",
 )
-FINDINGS = Figure("pyvgpu_audit_findings", "Quota violations that the audit finds now, by kind.")
-AUDITS = Figure(
+FINDINGS = MetricText(
+    "pyvgpu_audit_findings", "Quota violations that the audit finds now, by kind."
+)
+AUDITS = MetricText(
     "pyvgpu_audit_active",
     "1 if the audit compares the usage of processes with their grants; 0 without hostPID.",
 )
-OTHER_PLUGIN = Figure(
+OTHER_PLUGIN = MetricText(
     "pyvgpu_other_plugin",
     "1 if no device is offered, since another device plugin manages the GPUs of this node.",
 )
-GRANTS = Figure(
+GRANTS = MetricText(
     "pyvgpu_grants",
     "Grants: bound to a container; of a waiting pod; or unbound: the pod is not known.",
 )
-BUILD = Figure("pyvgpu_build_info", "Version of pyvgpu, as a label; always 1.")
+BUILD = MetricText("pyvgpu_build_info", "Version of pyvgpu, as a label; always 1.")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -269,7 +275,7 @@ class MetricSources:
     devices: Callable[[], Sequence[datatypes.NodeDevice]]
     answers: Callable[[], Mapping[str, ProbeResult]]  # of NVML, by UUID
     use: Callable[[str, str], usage.Use]  # of a grant, on a device
-    findings: Callable[[], Sequence[quota_audit.Finding]]
+    findings: Callable[[], Sequence[quota_audit.Violation]]
     audits: Callable[[], bool]  # whether the audit runs
     other_plugin: Callable[[], str] = str  # the one that gives out the same devices; empty: none
     # The ids of grants of pods that wait for room.
@@ -277,7 +283,7 @@ class MetricSources:
     # The memory limit that the driver itself enforces on the containers of a grant.
     driver_limit: Callable[[str], memory_limit.Limit] = lambda _: memory_limit.NONE
     # What suspensions have moved of the containers of a grant, by device; None: nothing.
-    moved: Callable[[str], Moved | None] = lambda _: None
+    moved: Callable[[str], MovedMemory | None] = lambda _: None
     # How many pods wait for room on each oversubscribed device, by UUID.
     waiting_pods: Callable[[], Mapping[str, int]] = dict
 
@@ -397,7 +403,8 @@ class AgentMeter(exposition.Exposition):
     def __init__(self, *, require_cdi: bool = True) -> None:
         super().__init__()
         self._sources: MetricSources | None = None
-        self._moved: dict[str, Moved] = {}  # by grant
+        self._moved: dict[str, MovedMemory] = {}  # by grant
+        self.host_memory_limit = 0  # bytes, of all suspended pods together
         self._calls = self.histogram(
             "pyvgpu_kubelet_call_seconds",
             "Duration of kubelet's calls: allocate, start, prepare or unprepare; done, "
@@ -441,6 +448,12 @@ class AgentMeter(exposition.Exposition):
             "1 if containers get devices through CDI; 0: they see the nodes of all devices.",
             lambda: float(require_cdi),
         )
+        self.gauge(
+            "pyvgpu_suspended_memory_limit_bytes",
+            "Host memory that all suspended pods of the node may take together; 0: no pod is "
+            "suspended.",
+            lambda: float(self.host_memory_limit),
+        )
         for call in ("allocate", "start", "prepare", "unprepare"):
             for result in (call_timing.CallResult.DONE, call_timing.CallResult.REFUSED):
                 self._calls.labels(call, result.value)  # exists from the beginning, as 0
@@ -474,7 +487,7 @@ class AgentMeter(exposition.Exposition):
         """Count a move of a pod on an oversubscribed device: suspend or resume."""
         self._oversubscribed.labels(uuid, action).inc()
 
-    def moved(self, grant_id: str, more: Moved) -> None:
+    def moved(self, grant_id: str, more: MovedMemory) -> None:
         """Count what a suspension or resumption of a container has moved."""
         before = self._moved.get(grant_id)
         self._moved[grant_id] = more if before is None else before.plus(more)

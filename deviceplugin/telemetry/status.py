@@ -44,9 +44,9 @@ class Facts:
     samples: Sequence[DeviceSample]
     states: Mapping[Key, states.HolderState]
     lines: history.History[Key]
-    days: history.DayHistory[Key]  # of the devices
+    days: history.DayHistory  # of the devices, by UUID
     unbound: int  # grants that are not matched to a container yet
-    findings: Collection[quota_audit.Finding]
+    findings: Collection[quota_audit.Violation]
     records: Iterable[EventRecord]  # the newest last
     troubles: Sequence[tuple[str, str]]  # component of the agent, and its problem
 
@@ -108,7 +108,7 @@ def _device(sample: DeviceSample, seen: Facts) -> dict[str, Any]:
         "usedBytes": sample.answer.used_bytes,
         "allocatedBytes": sum(part.vmemory for part in sample.parts),
         "lines": seen.lines.lines((device.uuid,), _LINES),
-        "day": seen.days.lines((device.uuid,), _LINES),
+        "day": seen.days.lines(device.uuid, _LINES),
         "containers": [_container(part, seen) for part in sorted(sample.parts, key=_name)],
     }
 

@@ -13,7 +13,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, names, region
+from pyvgpu import errors, region
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -128,12 +128,11 @@ class Uses:
 
     def _readings(self, grant: Grant) -> list[Reading]:
         count = len(grant.shares)
-        with self._folders.opened(grant.id, names.USAGE_FILE) as file:
-            processes, figures = region.read_figures(file, count)
+        with self._folders.opened_both(grant.id) as (usage, quota):
+            processes, figures = region.read_figures(usage, count)
             at = time.monotonic()
-        with self._folders.opened(grant.id, names.QUOTA_FILE) as file:
-            extra = region.read_extra_totals(file, count)
-            suspended = region.read_limits(file).suspension.suspended
+            extra = region.read_extra_totals(quota, count)
+            suspended = region.read_suspension(quota).suspended
         return [
             Reading(
                 at=at,

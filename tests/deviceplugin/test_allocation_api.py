@@ -22,7 +22,7 @@ A, B = "GPU-a", "GPU-b"
         ),
     ],
 )
-def test_door_options_are_parsed(words, default, wanted):
+def test_allocation_api_options_are_parsed(words, default, wanted):
     assert allocation_api.parse(words, default) == wanted
 
 
@@ -39,7 +39,7 @@ def test_door_options_are_parsed(words, default, wanted):
         (["MIG-a=time-slices"], "a MIG device has no time slices; must be plugin or dra"),
     ],
 )
-def test_invalid_door_is_refused_with_rule_and_example(words, said):
+def test_invalid_allocation_api_is_refused_with_rule_and_example(words, said):
     with pytest.raises(errors.UsageError, match="--allocation-api") as caught:
         allocation_api.parse(words, Api.PLUGIN)
     assert said in str(caught.value)
@@ -59,7 +59,7 @@ def test_mig_devices_keep_shares_where_all_devices_have_time_slices():
         pytest.param({A: Api.DRA}, (A,), ApiState(Api.DRA, Api.DRA), id="stays"),
     ],
 )
-def test_door_of_a_device_configured_for_claims(known, held, state):
+def test_api_of_a_device_configured_for_claims(known, held, state):
     assert allocation_api.states([A], Configured(Api.DRA), known, held) == {A: state}
 
 
@@ -121,7 +121,7 @@ def test_device_moves_once_it_is_free_and_stays_there(tmp_path):
     assert not back.gives(A)
 
 
-def test_damaged_doors_file_is_refused(tmp_path):
+def test_damaged_file_of_apis_is_refused(tmp_path):
     (tmp_path / allocation_moves.FILE).write_text('{"GPU-a": "win')
     with pytest.raises(errors.DataError, match="fix it, for example"):
         gates(tmp_path)

@@ -1,10 +1,12 @@
 """The auditor finds programs that bypass the shim, with a simulated driver's NVML."""
 
+import base64
 import contextlib
 import json
 import signal
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import granted
@@ -17,6 +19,7 @@ import waiting
 from granted import GIB, grant_of, share_of
 
 from pyvgpu import region
+from pyvgpu._region import ffi
 from pyvgpu.deviceplugin.audit import auditor
 from pyvgpu.simulation import simulator
 
@@ -36,7 +39,7 @@ logging.disable()
 reported = []
 watching = {
     action.value: auditor.Auditor(
-        library, places, lambda: given, auditor.Means(action, reported.append)
+        library, places, lambda: given, auditor.AuditorDependencies(action, reported.append)
     )
     for action in AuditAction
 }
@@ -179,6 +182,8 @@ ZEROED = (65536, 4096, 256, 64, 32)
 TAMPERING = """
 import fcntl, struct
 answer([context() and 0, os.getpid()])
+with open("/run/pyvgpu/usage", "rb") as file:
+    earlier = file.read()
 (first, _), (second, _) = alloc(700 * MIB), alloc(MIB)
 answer([first, second])
 def unlock():
@@ -235,8 +240,15 @@ def test_container_with_own_pid_namespace_is_identified(audited, places, tmp_pat
         "file.seek(65536); file.write(os.urandom(size - 65536))",
         "file.write(bytes(64))",
         "file.truncate(256)",
+        "file.write(earlier)",
     ],
-    ids=[*(f"zeros from {place}" for place in ZEROED), "garbage", "no header", "cut off"],
+    ids=[
+        *(f"zeros from {place}" for place in ZEROED),
+        "garbage",
+        "no header",
+        "cut off",
+        "an earlier copy",
+    ],
 )
 def test_tampered_ledger_is_corrected_and_reported(audited, places, tmp_path, change):
     _, look = audited
@@ -249,6 +261,49 @@ def test_tampered_ledger_is_corrected_and_reported(audited, places, tmp_path, ch
         assert text.startswith("the ledger of team/pod-1/main")
         assert "was changed by something other than the shim: " in text
         assert [reason for reason, _, _ in reported] == ["VGPUTampered"]
+
+
+@pytest.mark.slow
+@rights.needs_mounts
+@rights.needs_pid_namespace
+@rights.needs_first_pid_namespace
+@pytest.mark.parametrize("header", ["its own", "the other's"])
+def test_a_ledger_copied_from_another_container_is_corrected(audited, places, tmp_path, header):
+    """Also if only the header is left, which says whose the file is."""
+    (_, second), look = audited
+    source = "answer([context() and 0, os.getpid()])\nsys.stdin.read()"
+    with contained(places, second, tmp_path, source) as other:
+        assert json.loads(other.stdout.readline()) == [0, 1]
+        content = base64.b64encode(zlib.compress((places.path(second.id) / "usage").read_bytes()))
+    begin = {"its own": ffi.sizeof("struct region_header"), "the other's": 0}[header]
+    change = (
+        f"import base64, zlib; file.seek({begin}); "
+        f"file.write(zlib.decompress(base64.b64decode({content!r}))[{begin}:])"
+    )
+    with tampering(audited, places, tmp_path, change):
+        found = look(corrections=2) or look(corrections=2)
+        assert [(kind, pod) for kind, _, pod, _ in found] == [("tampered", "uid")]
+
+
+def field(name):
+    """Return where a field of the usage file begins."""
+    return ffi.offsetof("struct usage_file", name)
+
+
+@rights.needs_mounts
+@rights.needs_pid_namespace
+@rights.needs_first_pid_namespace
+def test_invalid_times_in_a_ledger_change_no_memory(audited, places, tmp_path):
+    parts = [("work", "link_end"), ("worked_ns", "links"), ("idle", "blocks")]
+    change = "; ".join(
+        f"file.seek({field(begin)}); file.write(os.urandom({field(end) - field(begin)}))"
+        for begin, end in parts
+    )
+    (first, _), look = audited
+    with tampering(audited, places, tmp_path, change):
+        before = total(places, first)
+        assert look(corrections=3) == []
+        assert total(places, first) == before
 
 
 @rights.needs_mounts

@@ -2,20 +2,23 @@
 
 import datetime
 import json
-import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import fake_kubelet
 import pytest
 import simulated_node
+import waiting
 from fake_kubelet import SECONDS, VCORE, VMEMORY, AdmissionError, StartError, container, pod
 from node_process import PROGRAM, UNIT, ended
 
 from pyvgpu.deviceplugin.containers import grant_pool
+from pyvgpu.deviceplugin.telemetry import status_history
 from pyvgpu.simulation import simulator
+from pyvgpu.status import history
 from pyvgpu.volumes import atomic_files
 
 pytestmark = pytest.mark.slow
@@ -167,7 +170,7 @@ def test_container_gets_the_same_grant_after_a_reboot(node):
     ended(agent, signal.SIGKILL)
     kubelet.stop()
     for folder in (node.files, node.specifications):  # they are in memory
-        shutil.rmtree(folder)
+        waiting.until_removed(folder)
     kubelet.start()
     node.start()
     kubelet.until_offered()
@@ -278,6 +281,28 @@ def test_metrics_show_a_grant_until_it_ends(node):
     assert (seen["pod"], seen["allocated"], seen["allocatedBytes"]) == ("p", 0.3, 2 << 30)
     kubelet.remove(one)
     node.until(lambda: labels not in node.ask("/metrics")[1])
+
+
+def test_day_of_the_status_page_continues_after_a_kill(node):
+    uuid = node.machine.devices[0].uuid
+    step = int(time.time() // history.STEP_SECONDS)
+    day = {"step": step - 1, "values": [[11, 22], [33, 44]]}
+    stored = {"seconds": history.STEP_SECONDS, "days": {uuid: day}}
+
+    def shown():
+        (found, *_) = json.loads(node.ask("/status.json")[1])["devices"]
+        return found["uuid"] == uuid and found["day"]["memoryMiB"]
+
+    node.state.mkdir()
+    (node.state / status_history.FILE).write_text(json.dumps(stored))
+    killed = node.start("--listen", "127.0.0.1:0")
+    node.until(lambda: node.ask("/readyz") == (200, "ok\n"))
+    node.until(lambda: shown()[:2] == [33, 44] and len(shown()) > 2)
+    ended(killed, signal.SIGKILL)
+    node.start("--listen", "127.0.0.1:0")
+    node.until(lambda: node.log.read_text().count("answering on port") == 2)
+    node.until(lambda: node.ask("/readyz") == (200, "ok\n"))
+    node.until(lambda: shown()[:2] == [33, 44] and len(shown()) > 2)
 
 
 def test_json_log_is_machine_readable(node):

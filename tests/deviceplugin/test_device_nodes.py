@@ -25,7 +25,7 @@ def root(tmp_path):
 @contextlib.contextmanager
 def serving(kubelet, root, folder):
     """Run the control plugin; yield once kubelet has registered it."""
-    one = device_nodes.Control(
+    one = device_nodes.DeviceNodesPlugin(
         device_nodes.DeviceNodeSettings(
             "pyvgpu-agent", kubelet.folder, kubelet.pod_resources, folder, root
         )

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import cgroup_room
@@ -44,7 +45,8 @@ places = store.GrantStore(base / "grants", base / "cdi")
 given = {one["id"]: grants.load(one) for one in json.loads(sys.argv[4])}
 limits = driver_limits.DriverLimits(places, base, short, lambda: given)
 hook = limits.meet(library)
-watching = auditor.Auditor(library, places, lambda: given, auditor.Means(limit=limits.look))
+look = auditor.AuditorDependencies(limit=limits.look)
+watching = auditor.Auditor(library, places, lambda: given, look)
 print(json.dumps([str(hook.program), str(hook.socket)]), flush=True)
 for line in sys.stdin:
     word, grant_id, *more = line.split()
@@ -204,6 +206,26 @@ def test_limit_is_raised_before_the_quota_and_lowered_after(started, grant, cgro
         assert agent.ask("quota", grant, 3 * GIB)["sizes"] == [3 * GIB + MARGIN]
         assert agent.ask("quota", grant, 1 * GIB)["sizes"] == [3 * GIB + MARGIN]
         assert agent.ask("look", grant)["sizes"] == [1 * GIB + MARGIN]
+
+
+def test_limit_that_cannot_be_changed_is_shown_and_set_later(started, machine, grant, cgroup):
+    """Otherwise the driver would refuse what the shim allows, until the next change."""
+
+    def refuse(*lines):
+        simulator.set_faults(machine, *lines)
+        time.sleep(0.2)  # they take effect within 0.1 s
+
+    with started(grant) as agent:
+        with waits(cgroup) as process:
+            agent.created(grant, process.pid)
+            process.stdin.close()
+        refuse(f"call {memory_limit.FUNCTION} * 999")
+        for word, *more in (("quota", 3 * GIB), ("look",)):
+            found = agent.ask(word, grant, *more)
+            assert (found["sizes"], bool(found["why"])) == ([2 * GIB + MARGIN], True)
+        refuse()
+        found = agent.ask("look", grant)
+        assert (found["sizes"], found["why"]) == ([3 * GIB + MARGIN], "")
 
 
 def test_next_agent_reads_the_recorded_limit(started, grant, cgroup):

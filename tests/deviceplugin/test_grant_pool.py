@@ -94,7 +94,7 @@ def test_cached_templates_are_bounded(places, machine, driver, monkeypatch):
 
 
 def test_each_folder_is_taken_once(tmp_path, driver):
-    one = grant_pool.Stock(tmp_path)
+    one = grant_pool.GrantPool(tmp_path)
     one.fill(driver.tree)
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         taken = list(pool.map(lambda _: one.take(driver.tree), range(24)))
@@ -105,7 +105,7 @@ def test_each_folder_is_taken_once(tmp_path, driver):
 
 
 def test_pool_is_not_refilled_during_a_burst(tmp_path, driver, monkeypatch):
-    one = grant_pool.Stock(tmp_path)
+    one = grant_pool.GrantPool(tmp_path)
     one.take(driver.tree)
     monkeypatch.setattr(grant_pool, "QUIET_SECONDS", 3600.0)
     one.fill(driver.tree)

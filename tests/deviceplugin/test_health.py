@@ -73,7 +73,7 @@ if len(sys.argv) > 3:
     uuids.append(sys.argv[3])
 library = Path(sys.argv[1]) / "libnvidia-ml.so.1"
 unhealthy = dict.fromkeys(uuids, "") | json.loads(os.environ.get("UNHEALTHY", "{}"))
-watcher = health.Watcher(library, unhealthy, HealthRules(recover_seconds=0.3), tell)
+watcher = health.HealthWatcher(library, unhealthy, HealthRules(recover_seconds=0.3), tell)
 print(json.dumps("watching"), flush=True)
 watcher.start()
 sys.stdin.read()
@@ -234,4 +234,4 @@ NO = health.NO_INSTANCE
     ],
 )
 def test_xid_concerns_the_devices_that_have_its_instances(source, event, concerned):
-    assert health.EventSource(*source).concerns(*event) is concerned
+    assert health.HealthSource(*source).concerns(*event) is concerned

@@ -42,7 +42,7 @@ USES = {
     GRANTS[0].id: usage.Use(0.25, 12.5, GIB, 3, 4, 1.5, 2),
     GRANTS[1].id: usage.Use(suspended=True, host_bytes=GIB, suspended_seconds=6.0),
 }
-FINDING = quota_audit.Finding(quota_audit.ViolationKind.NO_SHIM, A, (1,), "", "u", GIB, "x")
+FINDING = quota_audit.Violation(quota_audit.ViolationKind.NO_SHIM, A, (1,), "", "u", GIB, "x")
 
 
 def shown(**more):
@@ -125,8 +125,8 @@ def test_device_metrics(name, first, second):
 
 def test_moved_memory_is_counted_by_container_until_its_grant_ends():
     meter = shown()
-    meter.moved(GRANTS[0].id, suspend_operation.Moved((GIB,), (0,)))
-    meter.moved(GRANTS[0].id, suspend_operation.Moved((2 * GIB,), (3 * GIB,)))
+    meter.moved(GRANTS[0].id, suspend_operation.MovedMemory((GIB,), (0,)))
+    meter.moved(GRANTS[0].id, suspend_operation.MovedMemory((2 * GIB,), (3 * GIB,)))
     for name, expected in (("host", 3 * GIB), ("device", 3 * GIB)):
         moved = samples(meter)[f"pyvgpu_container_moved_to_{name}_bytes_total"]
         assert moved == {container(1, A): expected, container(2, A): 0, container(3, B): 0}

@@ -1,6 +1,7 @@
 """MIG instances of grants: created, found again and destroyed, also by agents that were killed."""
 
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -305,6 +306,53 @@ def test_profiles_are_those_that_the_driver_reports(tmp_path):
     )
     assert "('3g.71gb', 9, 4, (0, 4), 2)" in out
     assert "('7g.141gb', 0, 8, (0,), 1)" in out
+
+
+SIZES = """
+(found,) = instances.look(library)
+from pyvgpu import nvml
+with nvml.session(library):
+    handle = pynvml.nvmlDeviceGetHandleByUUID(gpu)
+    total = pynvml.nvmlDeviceGetMemoryInfo(handle).total
+print(json.dumps([total, [(p.name, p.slices, p.memory_bytes) for p in found.profiles]]))
+"""
+
+
+def name_of(slices, size, total):
+    """Name a profile as NVIDIA's go-nvlib does, by its memory and that of the whole GPU."""
+    gigabytes = math.ceil(8 * size / total) / 8 * math.ceil(total / GIB)
+    return f"{slices}g.{math.floor(gigabytes + 0.5)}gb"
+
+
+@pytest.mark.parametrize("model", mig.PROFILES)
+def test_agent_sees_the_whole_gpu_so_that_others_name_the_same_profiles(tmp_path, model):
+    _, out = Machine(f"{model}:mig=none", tmp_path).run(f"import json\n{SIZES}")
+    total, profiles = json.loads(out.splitlines()[0])
+    for name, slices, size in profiles:
+        assert name.partition("+")[0] == name_of(slices, size, total)
+
+
+def test_another_size_of_the_gpu_would_rename_its_profiles():
+    size = 9984 << 20  # of 1g.10gb of an H100
+    assert [name_of(1, size, total * GIB) for total in (80, 70)] == ["1g.10gb", "1g.18gb"]
+
+
+def test_id_of_an_instance_says_nothing_about_its_place(empty):
+    two = ((GRANT, "1g.10gb@6"), (OTHER, "1g.10gb@0"))
+    _, out = empty.run(
+        "; ".join(f"print(instances.ensure('{one}', share('{at}')).uuid)" for one, at in two)
+    )
+    assert [(one["place"], one["gi"]) for one in empty.records] == [
+        ("1g.10gb@6", 7),
+        ("1g.10gb@0", 8),
+    ]
+    empty.run(RELEASE)
+    assert empty.there == {("1g.10gb", out.split()[1])}
+    empty.run(f"instances.ensure('{GRANT}', share('1g.10gb@5'))")  # gets the id of the former
+    assert [(one["place"], one["gi"]) for one in empty.records] == [
+        ("1g.10gb@0", 8),
+        ("1g.10gb@5", 7),
+    ]
 
 
 @pytest.mark.parametrize("specification", ["h100", "t4", "h100:mig=1g.10gb"])

@@ -119,6 +119,9 @@ def test_pods_share_the_device_by_its_daemon_and_others_stay_off(node, cluster):
         assert one.answer() == [1, 66], "half of 132"
         assert two.answer() == [1, 32]
         assert one.pid != two.pid
+        # Containers run as any uid, and one of another uid must not wait without end.
+        command = Path(f"/proc/{daemon(node).pid}/cmdline").read_bytes().split(b"\0")
+        assert b"-multiuser-server" in command
 
 
 def test_daemon_that_ends_is_started_again_and_its_pods_hear_of_it(node, cluster):
@@ -136,6 +139,29 @@ def test_daemon_that_ends_is_started_again_and_its_pods_hear_of_it(node, cluster
         os.kill(before, signal.SIGKILL)
         node.until(lambda: any("was started again" in text for text in cluster.events(one)))
     assert daemon(node).pid != before
+    with client(node, answer) as program:
+        program.send("context(); answer(enabled())")
+        assert program.answer() == 1
+
+
+def test_servers_and_daemons_that_end_one_after_the_other_are_replaced_each_time(node, cluster):
+    kubelet = node.kubelet
+    start(node, cluster)
+    answer = kubelet.start_container(admitted(node, cluster, "a", (50, 8)), "x")
+
+    def said(text, times):
+        node.until(lambda: node.log.read_text().count(text) == times)
+
+    for times in (1, 2):
+        with client(node, answer) as program:
+            program.send("context(); answer(enabled())")
+            assert program.answer() == 1
+            until_seen(node)
+            os.kill(daemon(node).server, signal.SIGKILL)
+            said("the MPS server has ended", times)
+    for times in (1, 2):
+        os.kill(daemon(node).pid, signal.SIGKILL)
+        said("the MPS control daemon had ended and was started again", times)
     with client(node, answer) as program:
         program.send("context(); answer(enabled())")
         assert program.answer() == 1
@@ -182,6 +208,19 @@ def test_next_agent_adopts_the_daemon_and_an_idle_one_ends_with_the_agent(node, 
     node.until(lambda: "grants.manager: ended" in node.log.read_text())
     assert node_process.ended(agent) == 0
     assert not daemon(node).folder.exists()
+
+
+def test_next_agent_tells_pods_whose_daemon_was_killed_with_the_former(node, cluster):
+    agent = start(node, cluster)
+    one = admitted(node, cluster, "a", (50, 8))
+    answer = node.kubelet.start_container(one, "x")
+    with client(node, answer) as program:
+        program.send("context(); answer(enabled())")
+        assert program.answer() == 1
+        node_process.ended(agent, signal.SIGKILL)
+        os.kill(daemon(node).pid, signal.SIGKILL)
+        start(node, cluster)
+        node.until(lambda: any("was started again" in text for text in cluster.events(one)))
 
 
 def test_device_with_other_containers_is_not_divided_before_they_are_gone(node, cluster):

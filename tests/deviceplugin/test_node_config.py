@@ -7,6 +7,7 @@ import cluster_of_one
 import pytest
 from fake_kubelet import container, pod
 from node_process import ended
+from waiting import PROMPT
 
 from pyvgpu import errors, names
 from pyvgpu.allocator import datatypes
@@ -15,6 +16,7 @@ from pyvgpu.cli.main import Parser
 from pyvgpu.deviceplugin.cluster import node_config
 
 LABEL = names.AGENT_CONFIG_LABEL
+RESOURCES = (names.VCORE_RESOURCE, names.VMEMORY_RESOURCE)
 
 
 def label(cluster, name):
@@ -146,7 +148,9 @@ def test_agent_restarts_when_the_label_selects_other_options(node, cluster, star
     assert first == second  # binpack
     label(cluster, "spread")
     node.until(lambda: chosen(node) == "spread")
-    node.until(lambda: node.log.read_text().count("registered pyvgpu.io/vcore") == 2)
+    node.until(
+        lambda: [node.log.read_text().count(f"registered {name} ") for name in RESOURCES] == [2, 2]
+    )
     node.kubelet.until_offered()
     (third,) = uuids(node, cluster, "c")
     assert third != first
@@ -199,5 +203,5 @@ def test_first_agent_of_a_node_waits_for_the_api_server(node, cluster, folder, t
 
 def test_without_an_api_server_the_option_is_refused(node, folder):
     agent = node.start("--node-config", folder)
-    assert agent.wait(60) == 64
+    assert agent.wait(PROMPT) == 64
     assert "needs the API server: run as a pod, or give --kubeconfig" in node.log.read_text()

@@ -13,6 +13,7 @@ from pyvgpu.cli.main import Parser
 from pyvgpu.deviceplugin.agent_settings import (
     DEFAULT_LISTEN,
     AgentSettings,
+    Oversubscription,
     Placement,
     Profile,
     TimeSlicing,
@@ -112,18 +113,37 @@ WRONG = {
     "--extra-config": ("", "must name a file"),
     "--dynamic-mig": ("0", "must be none, all, or UUIDs of GPUs separated by commas, such as GPU"),
     "--mps": ("0", "must be none, all, or UUIDs of devices separated by commas, such as GPU"),
+    "--suspend-host-memory": ("0%", "must be from 1% to 100% of the node's memory, or a size, "),
     "--oversubscribe": ("1", "must be a ratio above 1 and up to 16, such as 2"),
     "--oversubscribe-idle": ("0", "whole number of seconds from 1 to 86400, such as 60"),
     "--oversubscribe-slice": ("0", "whole number of seconds from 1 to 86400, such as 120"),
     "--oversubscribe-moves": ("0", "must be a whole number from 1 to 1000, such as 6"),
+    "--oversubscribe-wait": ("0", "whole number of seconds from 1 to 86400, such as 600"),
     "--node-dev": ("", "must name a path"),
     "--ignore-xids": ("13;31", "must be numbers from 1 to 9999, separated by commas"),
     "--recover-seconds": ("1.5", "whole number of seconds from 1 to 86400, such as 60"),
-    "--listen": ("x", "must be a port, or an address and a port, such as 9470"),
+    "--listen": ("x", "must be a port, or an address and a port, such as 5678"),
     "--display": ("", "must name a path"),
     "--audit-action": ("warn", "must be report or kill, such as report"),
     "--log-format": ("xml", "must be text or json, such as text"),
 }
+
+
+@pytest.mark.parametrize(
+    ("words", "limit"),
+    [
+        pytest.param([], 500, id="half of the node's memory by default"),
+        pytest.param(["--suspend-host-memory", "100%"], 1000, id="percentage"),
+        pytest.param(["--suspend-host-memory", "4KiB"], 4096, id="size"),
+    ],
+)
+def test_host_memory_of_suspended_pods_is_a_size_or_a_part(words, limit):
+    assert settings(*words).suspend_host_memory.limit(1000) == limit
+
+
+def test_ratio_of_oversubscription_is_exact_in_percent():
+    for ratio, percent in ((1.15, 115), (1.1, 110), (2, 200), (2.3, 230)):
+        assert Oversubscription(ratio).percent == percent
 
 
 def test_each_option_with_a_value_has_an_invalid_example():

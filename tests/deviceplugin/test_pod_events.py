@@ -13,7 +13,7 @@ import waiting
 from fake_kubelet import StartError, container, pod
 from kubernetes import client
 
-from pyvgpu.deviceplugin.cluster import evictions, node_pods, pod_events
+from pyvgpu.deviceplugin.cluster import node_pods, pod_events
 from pyvgpu.deviceplugin.grants import events
 from pyvgpu.kube import apiserver, backoff
 
@@ -113,7 +113,7 @@ def running(recorder):
 def soon(monkeypatch):
     """Failed calls are retried soon."""
     monkeypatch.setattr(backoff, "FIRST_SECONDS", 0.01)
-    monkeypatch.setattr(evictions, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(pod_events, "DELETE_AGAIN_SECONDS", 0.01)
 
 
 def connected(host):
@@ -298,7 +298,7 @@ def test_delayed_eviction_writes_its_event_once():
 
 
 def test_deferred_deletion_of_one_pod_delays_no_other(monkeypatch):
-    monkeypatch.setattr(evictions, "AGAIN_SECONDS", 600.0)
+    monkeypatch.setattr(pod_events, "DELETE_AGAIN_SECONDS", 600.0)
     names = ("p", "q", "r")
     server = Server(*(object_of(name, f"uid-{name}", ownerReferences=OWNED) for name in names))
     server.refused["deletion"] = [429]

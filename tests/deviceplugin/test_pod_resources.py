@@ -11,6 +11,7 @@ from fake_kubelet import VCORE, container, pod
 
 from pyvgpu._api import device_plugin_pb2 as api
 from pyvgpu._api import device_plugin_pb2_grpc as api_grpc
+from pyvgpu.deviceplugin import grpc_socket
 from pyvgpu.deviceplugin.kubelet import device_ids, offers, pod_resources
 from pyvgpu.deviceplugin.plugin import plugin_server
 
@@ -106,6 +107,35 @@ def test_unavailable_kubelet_is_reported_and_retried(kubelet):
     kubelet.start()
     patient = pod_resources.PodResources(kubelet.pod_resources)
     assert patient.pods() == ()
+
+
+@pytest.fixture
+def channels(monkeypatch):
+    """Return a list that gets an entry for each channel."""
+    made, channel = [], grpc_socket.channel
+
+    def counted(*arguments, **options):
+        made.append(arguments)
+        return channel(*arguments, **options)
+
+    monkeypatch.setattr(grpc_socket, "channel", counted)
+    return made
+
+
+def test_one_connection_serves_all_calls_to_a_kubelet(kubelet, asked, channels):
+    assert [asked.pods() for _ in range(3)] == [()] * 3
+    assert len(channels) == 1
+    kubelet.stop()
+    kubelet.start()
+    holding(kubelet, pod("p", container("a", 1, 0)), "a", "c1")
+    assert [len(asked.pods()) for _ in range(3)] == [1] * 3
+    assert len(channels) == 2
+
+
+def test_failed_call_is_repeated_over_a_new_connection(kubelet, asked, channels):
+    kubelet.refuse_lists = 1
+    assert asked.pods() == ()
+    assert len(channels) == 2
 
 
 def test_kubelet_timeout_is_reported(kubelet):

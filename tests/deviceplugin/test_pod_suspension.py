@@ -1,7 +1,7 @@
 """Pods are suspended and resumed by their annotation, also by agents that are killed meanwhile."""
 
 import os
-import shutil
+import re
 import signal
 
 import checkpoints
@@ -70,8 +70,34 @@ def test_invalid_value_is_refused_with_the_valid_ones(room):
     with room.tenant("a") as tenant:
         tenant.annotate(suspend="true")
         waiting.wait_until(lambda: tenant.events)
-        assert tenant.events == ["pyvgpu.io/suspend 'true': must be keep or release, or absent"]
+        assert tenant.events == [
+            "pyvgpu.io/suspend 'true': must be keep, release or never, or absent"
+        ]
         assert tenant.program.ask("is_intact(p)") is True
+
+
+def test_pods_beyond_the_host_memory_of_the_node_are_not_suspended(node, cluster, tmp_path):
+    limit = ("--suspend-host-memory", "1536MiB")  # each holds more than 1 GiB
+    with (
+        suspended_pod.room(node, cluster, tmp_path, limit) as room,
+        room.tenant("a") as a,
+        room.tenant("b") as b,
+    ):
+        _, text = room.node.ask("/metrics")
+        (found,) = re.findall(r"^pyvgpu_suspended_memory_limit_bytes (\S+)$", text, re.MULTILINE)
+        assert float(found) == 1.5 * GIB
+        a.annotate(suspend=KEEP)
+        a.until("suspended")
+        b.annotate(suspend=KEEP)
+        waiting.wait_until(lambda: b.answer.get("message"))
+        assert "and all of them may have 1.5GiB on this node" in b.answer["message"]
+        assert b.program.ask("is_intact(p)") is True
+        a.annotate(suspend=None)
+        a.until("running")
+        b.annotate(suspend=None)
+        waiting.wait_until(lambda: not b.answer)
+        b.annotate(suspend=KEEP)
+        b.until("suspended")
 
 
 def test_resume_without_room_stays_suspended_and_says_why(room):
@@ -90,6 +116,36 @@ def test_resume_without_room_stays_suspended_and_says_why(room):
         waiting.wait_until(lambda: not tenant.answer["message"])
         tenant.annotate(suspend=None)
         assert tenant.program.ask("is_intact(p)") is True
+
+
+@pytest.mark.slow
+def test_pods_of_a_device_are_restored_one_after_the_other(node, cluster, tmp_path):
+    """Two restores at once could find the same room, and one program would be lost."""
+    conf = node.machine.folder / "machine.conf"
+    conf.write_text(re.sub(r"restore_percent=\d+", "restore_percent=1", conf.read_text()))
+    with (
+        suspended_pod.room(node, cluster, tmp_path) as slow,
+        slow.tenant("a") as a,
+        slow.tenant("b") as b,
+    ):
+        everything = judge.used_bytes(node.machine)
+        for tenant in (a, b):
+            tenant.annotate(suspend=KEEP)
+            tenant.until("suspended")
+        overlaps = []
+
+        def have_both_been_resumed():
+            used = judge.used_bytes(node.machine)  # a restore takes all of it at its beginning
+            suspended = [mark.suspended for mark in slow.quotas()]
+            overlaps.append(used == everything and all(suspended))
+            return not any(suspended)
+
+        for tenant in (a, b):
+            tenant.annotate(suspend=None)
+        waiting.wait_until(have_both_been_resumed)
+        assert not any(overlaps)
+        for tenant in (a, b):
+            assert tenant.program.ask("is_intact(p)") is True
 
 
 def test_pod_that_is_deleted_is_resumed_to_handle_its_signal(room):
@@ -186,7 +242,7 @@ def test_after_a_reboot_the_pod_is_suspended_before_its_program_starts(room):
     with room.tenant("a") as tenant:
         suspend_and_kill(tenant)
         room.kill()
-        shutil.rmtree(room.node.files)
+        waiting.until_removed(room.node.files)
         room.start()
         waiting.wait_until(lambda: [mark.suspended for mark in room.quotas()] == [True])
         tenant.annotate(suspend=None)

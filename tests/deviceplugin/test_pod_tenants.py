@@ -10,12 +10,12 @@ from pyvgpu import oversubscription, region
 from pyvgpu.allocator import datatypes
 from pyvgpu.deviceplugin.suspension import pod_tenants
 from pyvgpu.machine import tenant_record
-from pyvgpu.oversubscription import Action, Move, Rules, State
+from pyvgpu.oversubscription import Move, MoveAction, MoveRules, TenantState
 
 DEVICE = datatypes.NodeDevice(UUID.format(0), 0, 320 * UNIT, reservable=200)
 RUNNING, KEPT = region.Suspension(), region.Suspension(True, True, True)
 RELEASED, GATED = region.Suspension(True, True), region.Suspension(True)
-RULES = Rules(idle_seconds=10, slice_seconds=100)
+RULES = MoveRules(idle_seconds=10, slice_seconds=100)
 NOW = 1000.0
 
 
@@ -47,7 +47,7 @@ def decided(*pods):
 
 def test_a_pod_is_a_tenant_with_what_its_ids_reserve():
     found = tenants(pod("a", worked=900.0))["a"]
-    assert (found.memory, found.vcore, found.state) == (200 * UNIT, 60, State.RUNNING)
+    assert (found.memory, found.vcore, found.state) == (200 * UNIT, 60, TenantState.RUNNING)
     assert oversubscription.idle_seconds(found, NOW) == 100.0
 
 
@@ -58,7 +58,9 @@ def test_memory_held_beyond_a_lowered_quota_is_reserved():
 @pytest.mark.parametrize(
     ("pods", "move"),
     [
-        pytest.param([pod("a"), pod("n", is_new=True)], Move(Action.SUSPEND, "a", "n"), id="idle"),
+        pytest.param(
+            [pod("a"), pod("n", is_new=True)], Move(MoveAction.SUSPEND, "a", "n"), id="idle"
+        ),
         pytest.param([pod("a", worked=995.0), pod("n", is_new=True)], None, id="it works"),
         pytest.param(
             [pod("a", worked=math.inf), pod("n", is_new=True)], None, id="it claims a time to come"
@@ -67,6 +69,14 @@ def test_memory_held_beyond_a_lowered_quota_is_reserved():
             [pod("a", is_manual=True), pod("n", is_new=True)], None, id="its user suspends it"
         ),
         pytest.param([pod("a", is_ending=True), pod("n", is_new=True)], None, id="it ends"),
+        pytest.param(
+            [pod("a", is_never=True), pod("n", is_new=True)], None, id="it is never suspended"
+        ),
+        pytest.param(
+            [pod("a", RELEASED, is_never=True, suspended_at=900.0, asked=950.0), pod("b")],
+            Move(MoveAction.SUSPEND, "b", "a"),
+            id="it was suspended before its user forbade it",
+        ),
         pytest.param([pod("a", GATED), pod("n", is_new=True)], None, id="it is being suspended"),
         pytest.param(
             [pod("a", refused_until=NOW + 1), pod("n", is_new=True)], None, id="it was refused"
@@ -74,12 +84,12 @@ def test_memory_held_beyond_a_lowered_quota_is_reserved():
         pytest.param([pod("a", KEPT), pod("n", is_new=True)], None, id="it keeps its reservation"),
         pytest.param(
             [pod("a", RELEASED, is_manual=True), pod("n", is_new=True)],
-            Move(Action.RESUME, "n", "n"),
+            Move(MoveAction.RESUME, "n", "n"),
             id="its user has released it",
         ),
         pytest.param(
             [pod("a", RELEASED, suspended_at=900.0, asked=950.0), pod("b", worked=970.0)],
-            Move(Action.SUSPEND, "b", "a"),
+            Move(MoveAction.SUSPEND, "b", "a"),
             id="a container of it starts again",
         ),
         pytest.param(
@@ -95,7 +105,7 @@ def test_memory_held_beyond_a_lowered_quota_is_reserved():
                 pod("a", RELEASED, suspended_at=900.0, wanted=950.0),
                 pod("b", since=890, worked=999),
             ],
-            Move(Action.SUSPEND, "b", "a"),
+            Move(MoveAction.SUSPEND, "b", "a"),
             id="the slice of one that works is over",
         ),
         pytest.param(
@@ -109,13 +119,13 @@ def test_next_move(pods, move):
 
 def test_pods_of_several_devices_start_but_are_never_suspended():
     several = grant(30, 100, count=2)
-    assert decided(pod("n", made=several, is_new=True)) == Move(Action.RESUME, "n", "n")
+    assert decided(pod("n", made=several, is_new=True)) == Move(MoveAction.RESUME, "n", "n")
     assert decided(pod("a", made=several), pod("n", made=grant(80), is_new=True)) is None
 
 
 def test_pod_that_was_never_admitted_reserves_nothing():
     unknown = dataclasses.replace(pod("a"), record=None)
-    assert decided(unknown, pod("n", is_new=True)) == Move(Action.RESUME, "n", "n")
+    assert decided(unknown, pod("n", is_new=True)) == Move(MoveAction.RESUME, "n", "n")
 
 
 def test_activity_of_containers_is_the_latest():

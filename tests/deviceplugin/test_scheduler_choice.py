@@ -168,7 +168,7 @@ def test_old_and_new_key_are_valid_during_rotation(room, cluster):
 def test_pod_waits_for_the_first_key_without_eviction(kubelet, tmp_path, cluster, caplog):
     secret = tmp_path / "secret"
     secret.mkdir()
-    keys = scheduler_choice.Keys(secret)
+    keys = scheduler_choice.KeyFile(secret)
     late = iter(range(0, 100_000, 1000))  # seconds; each reading advances by a thousand
     policy = interfaces.StartPolicy(
         choose=scheduler_choice.Sealed(cluster.pods, NODE, keys.read).choose

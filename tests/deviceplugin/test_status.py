@@ -7,6 +7,8 @@ from status_node import DEVICES, EVENTS, GIB, Tenant
 from pyvgpu.deviceplugin.telemetry import status_history
 from pyvgpu.status import history
 
+STEP = history.STEP_SECONDS
+
 
 @pytest.fixture(scope="module")
 def document():
@@ -152,3 +154,83 @@ def test_state_needs_two_looks():
     waits = Tenant("a/b/c", 0, 50, GIB, 0.1, waits=1.0, refused=3)
     found = status_node.Node((waits,), looks=1).document()
     assert container(found, "b")["state"] == "runs"
+
+
+def day_of(node):
+    return node.document()["devices"][1]["day"]["used"]
+
+
+def test_day_continues_after_a_restart_of_the_agent(tmp_path):
+    node = status_node.Node(looks=0)
+    node.recent.restore(tmp_path)
+    for step in range(3):
+        node.at = status_node.AT + step * STEP
+        node.look(step, 3)
+    before = day_of(node)
+    assert len(before) == 3
+    next_one = status_node.Node(looks=0)
+    next_one.at = node.at + STEP
+    next_one.recent.restore(tmp_path)  # without an orderly end of the first: it was killed
+    next_one.look(3, 3)
+    assert day_of(next_one)[:-1] == before
+
+
+def test_day_is_complete_after_an_orderly_restart(tmp_path):
+    node = status_node.Node(looks=0)
+    node.recent.restore(tmp_path)
+    node.look(0, 1)
+    node.recent.save()
+    next_one = status_node.Node(looks=0)
+    next_one.at = node.at + STEP
+    next_one.recent.restore(tmp_path)
+    next_one.look(1, 1)
+    assert day_of(next_one)[:-1] == day_of(node)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b'{"seconds": 300, "days": {"GPU-', id="cut short"),
+        pytest.param(b" " * (status_history.MOST_BYTES + 1), id="too large"),
+    ],
+)
+def test_damaged_file_of_the_day_is_reported_once_and_replaced(tmp_path, caplog, content):
+    file = tmp_path / status_history.FILE
+    file.write_bytes(content)
+    node = status_node.Node(looks=0)
+    node.recent.restore(tmp_path)
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"the charts of the last day start empty: {file}: ")
+    node.look(0, 1)
+    node.recent.save()
+    caplog.clear()
+    next_one = status_node.Node(looks=0)
+    next_one.at = node.at
+    next_one.recent.restore(tmp_path)
+    next_one.look(1, 1)
+    assert len(day_of(next_one)) == 1
+    assert not caplog.records
+
+
+def test_day_that_cannot_be_stored_is_reported_once_until_it_can(tmp_path, caplog):
+    state = tmp_path / "state"
+    node = status_node.Node(looks=0)
+    node.recent.restore(state)  # the folder does not exist
+    node.look(0, 1)
+    for _ in range(3):
+        node.recent.save()
+    (record,) = caplog.records
+    file = state / status_history.FILE
+    assert record.getMessage().startswith(f"cannot store the charts of the last day: {file}: ")
+    state.mkdir()
+    node.recent.save()
+    assert [path.name for path in state.iterdir()] == [status_history.FILE]
+    assert len(caplog.records) == 1
+
+
+def test_without_a_folder_nothing_is_stored(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    node = status_node.Node(looks=2)
+    node.recent.save()
+    assert not list(tmp_path.iterdir())

@@ -230,7 +230,7 @@ def test_running_container_keeps_its_driver(places, machine, driver, tmp_path):
     described = places.specification(grant.id).read_bytes()
     (share,) = grant.shares
     less = dataclasses.replace(grant, shares=(dataclasses.replace(share, vcore=share.vcore - 1),))
-    places.mend(less, newer)
+    places.repair(less, newer)
     assert places.specification(grant.id).read_bytes() == described
     assert locks.is_flocked(driver.tree)
     with (places.path(grant.id) / "quota").open("rb") as file:

@@ -148,7 +148,7 @@ def slices(kubelet):
             **more,
         }
         return time_slices.TimeSlices(
-            agent_settings.TimeSlicing(2), time_slices.NodeView(**view), sources
+            agent_settings.TimeSlicing(2), time_slices.TimeSliceNode(**view), sources
         )
 
     return make

@@ -14,7 +14,7 @@ MIB = 1 << 20
 
 
 def guarded(places):
-    return beside(usage_file_guard.Guard(places))
+    return beside(usage_file_guard.UsageFileGuard(places))
 
 
 def usage_of(places, grant):
@@ -52,7 +52,7 @@ def test_extended_usage_file_is_truncated_on_inotify_event(places, machine, driv
     old, new = (grant_of(share_of(machine), number=number) for number in (1, 2))
     places.make(old, driver)
     grow(usage_of(places, old))
-    stopping = usage_file_guard.Guard(places)
+    stopping = usage_file_guard.UsageFileGuard(places)
     thread = threading.Thread(target=stopping.run)
     thread.start()
     wait_until(lambda: is_cut(places, old))

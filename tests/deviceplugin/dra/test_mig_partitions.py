@@ -5,31 +5,19 @@ import random
 
 import mig_profiles
 import pytest
+from mig_profiles import ALL, partitioned
 
-from pyvgpu import device
 from pyvgpu.allocator import datatypes, mig_placement
-from pyvgpu.deviceplugin.devices import inventory
+from pyvgpu.controller.claims import dra_objects
 from pyvgpu.deviceplugin.dra import claim_grants, claim_status, mig_partitions, resource_slices
 from pyvgpu.deviceplugin.grants.placement import RefusedError
 
 NODE = {"name": "node-1", "uid": "n"}
 POOL = "node-1/mig"
-DRIVER = inventory.DriverVersions("550.163.01", "12.4")
-ALL = resource_slices.Able()
 H100 = mig_profiles.gpu()
 SECOND = mig_profiles.gpu(1)
 NAMED = claim_grants.Named("team", "u1", "mine")
 SEPARATE, JOINED = mig_partitions.Form.SEPARATE, mig_partitions.Form.JOINED
-
-
-def partitioned(*gpus, able=ALL):
-    seen = [
-        inventory.InventoryDevice(
-            device.Device(gpu.uuid, gpu.index, gpu.model, 80 << 30, 1 << 20), gpu.index, 0, {}
-        )
-        for gpu in gpus
-    ]
-    return mig_partitions.of_devices(seen, gpus, DRIVER, able)
 
 
 def name(profile, start, gpu=H100):
@@ -405,3 +393,18 @@ def test_devices_of_claims_are_those_of_their_gpus():
         "node-1": H100.uuid.lower()
     }
     assert {pool for pool, _ in mig_partitions.names_of(H100, "node-1")} == {POOL}
+
+
+@pytest.mark.parametrize("form", [SEPARATE, JOINED])
+def test_published_partitions_are_read_back_as_the_profiles_of_their_gpus(form):
+    taken = ("1g.10gb@6", "3g.40gb@0")
+    listed = mig_profiles.slices("node-1", H100, mig_profiles.gpu(1, taken=taken), form=form)
+    first, second = dra_objects.nodes(dra_objects.slices(listed))["node-1"].devices
+    assert {profile.name: profile for profile in first.profiles} == {
+        profile.name: dataclasses.replace(profile, id=0) for profile in H100.profiles
+    }
+    assert (first.uuid, first.memory_bytes) == (H100.uuid, H100.memory_bytes)
+    assert (second.unhealthy, second.cordoned) == ("", False), "an occupied place is no defect"
+    for profile in second.profiles:
+        free = mig_placement.starts(H100.profiles, taken, profile.name)
+        assert profile.starts == free

@@ -52,7 +52,7 @@ def room(kubelet, tmp_path):
 
 
 def preparer_of(room, server, patience=10.0):
-    means = prepare.Means(
+    means = prepare.PreparerDependencies(
         "node-1", server.read, lambda _: True, lambda *_: "", lambda _: None, patience=patience
     )
     return prepare.Preparer(room.grant_manager, means)

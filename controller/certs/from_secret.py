@@ -44,10 +44,9 @@ def source(folder: Path) -> Source:
 
 def _text(file: Path) -> str:
     try:
-        return file.read_text()
+        return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
-        why = str(exc.strerror).lower() if isinstance(exc, OSError) else "is not text"
         raise errors.DataError(
-            f"--certificate-folder {file}: {why}; must have {CERTIFICATE} and {KEY}, like a "
-            f"mounted Secret of type kubernetes.io/tls"
+            f"--certificate-folder {file}: {errors.reason_of(exc)}; must have {CERTIFICATE} "
+            f"and {KEY}, like a mounted Secret of type kubernetes.io/tls"
         ) from exc

@@ -6,9 +6,9 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pyvgpu import errors
-from pyvgpu.allocator import datatypes
+from pyvgpu.allocator import datatypes, mig_placement
 from pyvgpu.allocator import device_selector as wishes
-from pyvgpu.controller.claims import claim_templates, seen, templates
+from pyvgpu.controller.claims import claim_templates, dra_objects, templates
 from pyvgpu.controller.scheduler import cache, pod_request, wait_reasons
 from pyvgpu.kube import apiserver, objects
 
@@ -28,7 +28,6 @@ class ClaimExplanation:
 
     why: wait_reasons.Why | None  # None: none of its claims waits for a device
     lines: tuple[str, ...]  # one for each claim, and one for each part that was not judged
-    partitions: bool = False  # it waits for MIG partitions, which are not judged
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -40,8 +39,7 @@ class ClaimExplanation:
 
     def text(self, pod: str) -> str:
         """Return it as text."""
-        other = "MIG partitions" if self.partitions else "none of its claims"
-        head = self.why.text() if self.why else f"{pod} waits for {other}"
+        head = self.why.text() if self.why else f"{pod} waits for none of its claims"
         found = [head, *(f"  {line}" for line in self.lines)]
         if self.why and self.why.fitting:
             found.append(
@@ -104,7 +102,7 @@ class ServerClaims:
 def concerns(pod: Object) -> bool:
     """Return whether *pod* waits for a node and may get devices through claims."""
     spec = objects.section(pod, "spec")
-    asked = objects.entries(spec, "resourceClaims") or seen.whole_devices(pod)
+    asked = objects.entries(spec, "resourceClaims") or dra_objects.whole_devices(pod)
     over = objects.section(pod, "status").get("phase") in pod_request.OVER
     return bool(asked) and not spec.get("nodeName") and not over
 
@@ -113,14 +111,14 @@ def explain(known: ClusterClaims, pod: Object) -> ClaimExplanation | None:
     """Return why *pod* has no devices; None if none of its claims is for our devices."""
     meta = objects.section(pod, "metadata")
     classes = known.classes()
-    wants: dict[str, seen.ClaimRequest] = {}
+    wants: dict[str, dra_objects.ClaimRequest] = {}
     lines: list[str] = []
     trouble, ours = "", False
     for entry in objects.entries(objects.section(pod, "spec"), "resourceClaims"):
         name = str(entry.get("name"))
         spec, line, waits = _claim(known, pod, entry)
         try:
-            found = seen.wanted(spec, classes) if spec else seen.ClaimRequest(())
+            found = dra_objects.wanted(spec, classes) if spec else dra_objects.ClaimRequest(())
         except errors.UsageError as exc:
             trouble, ours = f"claim {name}: {exc}", True
             continue
@@ -132,9 +130,9 @@ def explain(known: ClusterClaims, pod: Object) -> ClaimExplanation | None:
             wants[name] = found
             plain = not claim_templates.is_ours(entry.get("resourceClaimTemplateName"))
             lines += [f"claim {name}: not judged here: {text}" for text in found.unjudged if plain]
-    if count := seen.whole_devices(pod):
+    if count := dra_objects.whole_devices(pod):
         ours = True
-        wants["whole"] = seen.ClaimRequest(
+        wants["whole"] = dra_objects.ClaimRequest(
             (
                 pod_request.ContainerRequest(
                     datatypes.ContainerKind.APP, datatypes.WHOLE * count, 0
@@ -143,14 +141,24 @@ def explain(known: ClusterClaims, pod: Object) -> ClaimExplanation | None:
         )
     if not ours:
         return None
-    if not trouble and not any(want.parts for want in wants.values()):
-        waits = any(want.partitions for want in wants.values())
-        return ClaimExplanation(None, tuple(lines), waits)
-    called, parts = seen.named(wants)
+    profiles = {each.profile for want in wants.values() for each in want.partitions}
+    judged, selector = {name: want.parts for name, want in wants.items()}, _selector(pod)
+    if not trouble and not any(judged.values()):
+        if not profiles:
+            return ClaimExplanation(None, tuple(lines))
+        lines += [_unjudged(profile) for profile in sorted(profiles)[1:]]
+        selector = dataclasses.replace(selector, mig=min(profiles))
+        judged = {
+            name: tuple(each.part for each in want.partitions if each.profile == selector.mig)
+            for name, want in wants.items()
+        }
+    elif not trouble:
+        lines += map(_unjudged, sorted(profiles))
+    called, parts = dra_objects.named(judged)
     asked = pod_request.PodRequest(
         key=f"{meta.get('namespace')}/{meta.get('name')}",
         uid=str(meta.get("uid")),
-        shape=pod_request.PodShape(parts, _selector(pod)),
+        shape=pod_request.PodShape(parts, selector),
         names=called,
         priority=int(objects.section(pod, "spec").get("priority") or 0),
         trouble=trouble,
@@ -158,6 +166,11 @@ def explain(known: ClusterClaims, pod: Object) -> ClaimExplanation | None:
     return ClaimExplanation(
         wait_reasons.look(known.devices(), asked, every_device=True), tuple(lines)
     )
+
+
+def _unjudged(profile: str) -> str:
+    named = "any" if profile == mig_placement.SMALLEST else profile
+    return f"not judged here: MIG partitions (profile: {named}), beside its other requests"
 
 
 def _selector(pod: Object) -> datatypes.Selector:
@@ -173,10 +186,10 @@ def _selector(pod: Object) -> datatypes.Selector:
 def free_devices(slices: Iterable[Object], claims: Iterable[Object]) -> cache.Cache:
     """Return what is free, computed from the nodes' ResourceSlices and from all claims."""
     known = cache.Cache(cache.SchedulerSettings())
-    found = seen.slices(slices)
-    for node, published in seen.nodes(found).items():
+    found = dra_objects.slices(slices)
+    for node, published in dra_objects.nodes(found).items():
         known.see_node(node, published)
-    for tenant in seen.tenants(found, claims):
+    for tenant in dra_objects.tenants(found, claims):
         known.see_pod(tenant.key, tenant)
     return known
 
@@ -198,7 +211,7 @@ def _claim(known: ClusterClaims, pod: Object, entry: Object) -> tuple[Object, st
         claim = known.claim(namespace, name)
         if claim is None:
             return {}, f"{name} is not there", True
-        got = seen.allocated(claim)
+        got = dra_objects.allocated(claim)
         line = f"{name} has {', '.join(got)}" if got else f"{name} waits for devices"
         return objects.section(claim, "spec"), line, not got
     template = str(entry.get("resourceClaimTemplateName"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyvgpu.kube import api_metrics
 
 
-class ClaimMeter(api_metrics.Meter):
+class ClaimMeter(api_metrics.ApiMeter):
     """Metrics of the claim controller."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors, names, quantity
-from pyvgpu.allocator import datatypes, elastic
+from pyvgpu.allocator import datatypes, elastic, mig_placement
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -97,11 +97,11 @@ def claims_of(containers: Iterable[datatypes.Container]) -> tuple[PodClaim, ...]
 def spec_of(shape: ClaimShape) -> dict[str, Any]:
     """Return the spec of claims of this shape, including the API server's defaults.
 
-    UsageError if a selector is longer than a claim allows.
+    UsageError for a selector that is longer than a claim allows, or that partitions do not have.
     """
-    need = shape.need
+    need, mig = shape.need, shape.selector.mig
     asked: dict[str, Any] = {
-        "deviceClassName": CLASS,
+        "deviceClassName": MIG_CLASS if mig else CLASS,
         "allocationMode": "ExactCount",
         "count": need.count,
     }
@@ -110,14 +110,16 @@ def spec_of(shape: ClaimShape) -> dict[str, Any]:
     ]
     if selectors:
         asked["selectors"] = selectors
-    if not need.whole:
-        sizes = {names.DRA_VCORE: str(need.vcore), names.DRA_VMEMORY: _size(need.vmemory)}
+    if mig or not need.whole:
+        sizes = {names.DRA_VCORE: str(need.vcore)}
+        if need.vmemory:
+            sizes[names.DRA_VMEMORY] = _size(need.vmemory)
         asked["capacity"] = {"requests": sizes}
     devices: dict[str, Any] = {"requests": [{"name": REQUEST, "exactly": asked}]}
     constraints = list(_constraints(shape))
     if constraints:
         devices["constraints"] = constraints
-    if shape.wish is not None and not need.whole:
+    if shape.wish is not None and not (mig or need.whole):
         opaque = {"driver": names.DRA_DRIVER, "parameters": elastic.parameters_of(shape.wish)}
         devices["config"] = [{"opaque": opaque}]
     return {"devices": devices}
@@ -148,6 +150,9 @@ def _constraints(shape: ClaimShape) -> Iterator[dict[str, str]]:
 def _expressions(shape: ClaimShape) -> Iterator[str]:
     """Yield the conditions on devices in CEL; a missing optional attribute is not an error."""
     chosen = shape.selector
+    if chosen.mig:
+        yield from _of_partitions(chosen)
+        chosen = dataclasses.replace(chosen, least_memory=0)
     uuid = f"{_ATTRIBUTES}.{names.DRA_UUID}"
     model = f"{_ATTRIBUTES}.{names.DRA_MODEL}.lowerAscii()"
     if chosen.uuids:
@@ -163,10 +168,23 @@ def _expressions(shape: ClaimShape) -> Iterator[str]:
         yield f"{attribute} in {_list(chosen.classes)}"
     if chosen.numa is not None:
         yield f"{_ATTRIBUTES}.?{names.DRA_NUMA}.orValue(-1) == {chosen.numa}"
-    least = max(chosen.least_memory, shape.need.vmemory if shape.need.whole else 0)
+    whole = shape.need.whole and not chosen.mig
+    least = max(chosen.least_memory, shape.need.vmemory if whole else 0)
     if least:
         size = f"{_CAPACITY}.{names.DRA_VMEMORY}"
         yield f"{size}.compareTo(quantity({_text(_size(least))})) >= 0"
+
+
+def _of_partitions(chosen: datatypes.Selector) -> Iterator[str]:
+    if chosen.least_memory:
+        raise errors.UsageError(
+            f"{names.DEVICE_MEMORY_ANNOTATION} with {names.MIG_ANNOTATION} or "
+            f"{names.ISOLATION_ANNOTATION} hardware: a MIG partition does not tell the memory of "
+            f"its GPU; valid would be {names.DEVICE_MODELS_ANNOTATION} H100, or more "
+            f"{names.VMEMORY_RESOURCE}"
+        )
+    if chosen.mig != mig_placement.SMALLEST:
+        yield f"{_ATTRIBUTES}.{names.DRA_MIG_PROFILE} == {_text(chosen.mig)}"
 
 
 def _checked(expression: str) -> str:

@@ -39,7 +39,7 @@ class Amount:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Reserved:
+class ReservedClaim:
     """The request of an admitted claim, and when it was admitted."""
 
     amount: Amount
@@ -106,20 +106,20 @@ def held_by(claim: Object) -> Amount:
     return Amount(amount.vcore, sum(_bytes(size, "consumed") for size in got if size))
 
 
-def read(ledger: Object) -> dict[str, Reserved]:
+def read(ledger: Object) -> dict[str, ReservedClaim]:
     """Return the reservations in *ledger* by claim uid; malformed entries are skipped."""
-    found: dict[str, Reserved] = {}
+    found: dict[str, ReservedClaim] = {}
     for uid, text in objects.section(ledger, "data").items():
         numbers = str(text).split()
         if len(numbers) >= 3 and all(_is_whole(number, _LONGEST_SUM) for number in numbers[:3]):
             vcore, vmemory, at = map(int, numbers[:3])  # a later version may add to these
-            found[uid] = Reserved(Amount(vcore, vmemory), float(at))
+            found[uid] = ReservedClaim(Amount(vcore, vmemory), float(at))
     return found
 
 
 def left(
-    reserved: Mapping[str, Reserved], there: Iterable[str], now: float
-) -> dict[str, Reserved]:
+    reserved: Mapping[str, ReservedClaim], there: Iterable[str], now: float
+) -> dict[str, ReservedClaim]:
     """Return the reservations of claims that are not *there* and may still be created."""
     known = set(there)
     return {
@@ -130,7 +130,7 @@ def left(
 
 
 def why_not(
-    total: Total, asked: Amount, there: Iterable[Amount], reserved: Iterable[Reserved]
+    total: Total, asked: Amount, there: Iterable[Amount], reserved: Iterable[ReservedClaim]
 ) -> str:
     """Return why *asked* exceeds *total* together with the other claims; empty if it does not."""
     used = sum((*there, *(reservation.amount for reservation in reserved)), Amount())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pyvgpu import errors, names, quota
 from pyvgpu.allocator import annotations as notes
 from pyvgpu.allocator import datatypes, isolation, suspensions
-from pyvgpu.controller.claims import seen
+from pyvgpu.controller.claims import dra_objects
 from pyvgpu.controller.scheduler import node_annotation_reader, pod_request
 from pyvgpu.kube import objects
 
@@ -66,8 +66,8 @@ class ClusterDevices:
 
 def read(found: ClusterObjects) -> ClusterDevices:
     """Return the devices, and what the *found* pods hold of them."""
-    slices = seen.slices(found.slices)
-    published = seen.nodes(slices) | {
+    slices = dra_objects.slices(found.slices)
+    published = dra_objects.nodes(slices) | {
         str(objects.section(node, "metadata").get("name")): known
         for node in found.nodes
         if (known := node_annotation_reader.read(node).published) is not None
@@ -115,7 +115,7 @@ def _of_claims(
     there: Mapping[str, Mapping[str, datatypes.NodeDevice]],
 ) -> Iterator[HeldShare]:
     pods = {str(objects.section(pod, "metadata").get("uid")): pod for pod in found.pods}
-    for tenant in seen.tenants(slices, found.claims):
+    for tenant in dra_objects.tenants(slices, found.claims):
         pod = pods.get(tenant.uid)
         if pod is None:
             continue

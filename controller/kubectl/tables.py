@@ -42,7 +42,7 @@ def age(seconds: float) -> str:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """One column."""
 
     head: str
@@ -51,76 +51,76 @@ class Column:
     wide: bool = False  # shown only with -o wide
 
 
-NAMESPACE = Column("NAMESPACE", "namespace")
+NAMESPACE = TableColumn("NAMESPACE", "namespace")
 _POD = (
     NAMESPACE,
-    Column("POD", "pod"),
-    Column("CONTAINER", "container"),
-    Column("NODE", "node"),
-    Column("DEVICE", "device"),
+    TableColumn("POD", "pod"),
+    TableColumn("CONTAINER", "container"),
+    TableColumn("NODE", "node"),
+    TableColumn("DEVICE", "device"),
 )
 _MORE = (
-    Column("POLICY", "policy", wide=True),
-    Column("PRIORITY", "priority", wide=True),
-    Column("UUID", "uuid", wide=True),
+    TableColumn("POLICY", "policy", wide=True),
+    TableColumn("PRIORITY", "priority", wide=True),
+    TableColumn("UUID", "uuid", wide=True),
 )
 HELD = (
     *_POD,
-    Column("VCORE", "vcore"),
-    Column("VMEMORY", "vmemoryBytes", size),
-    Column("STATE", "state"),
-    Column("ISOLATION", "isolation"),
-    Column("MODEL", "model", wide=True),
+    TableColumn("VCORE", "vcore"),
+    TableColumn("VMEMORY", "vmemoryBytes", size),
+    TableColumn("STATE", "state"),
+    TableColumn("ISOLATION", "isolation"),
+    TableColumn("MODEL", "model", wide=True),
     *_MORE,
 )
 USED = (
     *_POD,
-    Column("VCORE", "vcore"),
-    Column("USED", "usedVcore", percent),
-    Column("VMEMORY", "vmemoryBytes", size),
-    Column("HELD", "heldBytes", size),
-    Column("STATE", "state"),
-    Column("ISOLATION", "isolation"),
-    Column("HOST", "hostBytes", size, wide=True),
-    Column("DRIVER LIMIT", "driverLimitBytes", size, wide=True),
-    Column("REFUSED", "refused", wide=True),
+    TableColumn("VCORE", "vcore"),
+    TableColumn("USED", "usedVcore", percent),
+    TableColumn("VMEMORY", "vmemoryBytes", size),
+    TableColumn("HELD", "heldBytes", size),
+    TableColumn("STATE", "state"),
+    TableColumn("ISOLATION", "isolation"),
+    TableColumn("HOST", "hostBytes", size, wide=True),
+    TableColumn("DRIVER LIMIT", "driverLimitBytes", size, wide=True),
+    TableColumn("REFUSED", "refused", wide=True),
     *_MORE,
 )
 DEVICES = (
-    Column("NODE", "node"),
-    Column("DEVICE", "device"),
-    Column("MODEL", "model"),
-    Column("PODS", "pods"),
-    Column("VCORE", "vcore"),
-    Column("USED", "usedVcore", percent),
-    Column("VMEMORY", "vmemoryBytes", size),
-    Column("OF", "memoryBytes", size),
-    Column("HELD", "heldBytes", size),
-    Column("STATE", "state"),
-    Column("ISOLATION", "isolation"),
-    Column("UUID", "uuid", wide=True),
+    TableColumn("NODE", "node"),
+    TableColumn("DEVICE", "device"),
+    TableColumn("MODEL", "model"),
+    TableColumn("PODS", "pods"),
+    TableColumn("VCORE", "vcore"),
+    TableColumn("USED", "usedVcore", percent),
+    TableColumn("VMEMORY", "vmemoryBytes", size),
+    TableColumn("OF", "memoryBytes", size),
+    TableColumn("HELD", "heldBytes", size),
+    TableColumn("STATE", "state"),
+    TableColumn("ISOLATION", "isolation"),
+    TableColumn("UUID", "uuid", wide=True),
 )
 EVENTS = (
     NAMESPACE,
-    Column("LAST SEEN", "ageSeconds", age),
-    Column("REASON", "reason"),
-    Column("POD", "pod"),
-    Column("COUNT", "count"),
-    Column("MESSAGE", "message"),
+    TableColumn("LAST SEEN", "ageSeconds", age),
+    TableColumn("REASON", "reason"),
+    TableColumn("POD", "pod"),
+    TableColumn("COUNT", "count"),
+    TableColumn("MESSAGE", "message"),
 )
 AUDITS = (
-    Column("NODE", "node"),
-    Column("ACTIVE", "looks"),
-    Column("NO-SHIM", "noShim"),
-    Column("FOREIGN", "foreign"),
-    Column("ABOVE", "above"),
-    Column("TIME", "time"),
-    Column("TAMPERED", "tampered"),
-    Column("OUTSIDE", "outside"),
+    TableColumn("NODE", "node"),
+    TableColumn("ACTIVE", "looks"),
+    TableColumn("NO-SHIM", "noShim"),
+    TableColumn("FOREIGN", "foreign"),
+    TableColumn("ABOVE", "above"),
+    TableColumn("TIME", "time"),
+    TableColumn("TAMPERED", "tampered"),
+    TableColumn("OUTSIDE", "outside"),
 )
 
 
-def table(columns: Sequence[Column], rows: Sequence[Row], *, wide: bool = False) -> str:
+def table(columns: Sequence[TableColumn], rows: Sequence[Row], *, wide: bool = False) -> str:
     """Return *rows* below the heads of *columns*, aligned."""
     shown = [column for column in columns if wide or not column.wide]
     lines = [
@@ -131,7 +131,7 @@ def table(columns: Sequence[Column], rows: Sequence[Row], *, wide: bool = False)
     return "\n".join(_GAP.join(map(str.ljust, line, widths)).rstrip() for line in lines)
 
 
-def _cell(column: Column, row: Row) -> str:
+def _cell(column: TableColumn, row: Row) -> str:
     value = row[column.key]
     text = NOTHING if value is None or value == "" else column.show(value)
     # A terminal would interpret control characters.

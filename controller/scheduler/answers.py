@@ -75,6 +75,9 @@ def expect(known: cache.Cache, pod: pod_request.PodRequest, node: str, now: floa
     except errors.UnavailableError:
         return
     until = now + known.settings.expect_seconds
+    before = known.find(pod.uid)
+    if pod.group and before is not None and before.state is Certainty.EXPECTED:
+        until = before.until  # so that it ends, however often its group is tried
     known.store_expiring(known.build_reservation(pod, node, shares, Certainty.EXPECTED, until))
 
 

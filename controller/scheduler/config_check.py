@@ -1,7 +1,7 @@
 """Check kube-scheduler's configuration of our extender before it runs.
 
-A mistake there shows late and elsewhere: pods wait though there is room, or are bound and then
-refused by their node.
+A mistake there has late effects: pods stay Pending although there is room, or are bound to a node
+that then refuses them.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ def _sampling(document: Object) -> Iterator[Complaint]:
         where = f" of profile {name}" if name else ""
         said = "is not set" if percent is None else f"is {percent}"
         yield Complaint(
-            f"percentageOfNodesToScore{where} {said}: where there are more than {sampling.LEAST} "
-            "nodes it asks about only some of them, and a pod may wait although another node "
-            "has room",
+            f"percentageOfNodesToScore{where} {said}: in a cluster of more than {sampling.LEAST} "
+            "nodes kube-scheduler asks about only some of them, and a pod may wait although "
+            "another node has room",
             sampling.REMEDY,
         )
 

@@ -8,13 +8,20 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from pyvgpu.controller.scheduler import answers, gang_state, index, preempting, wait_reasons
+from pyvgpu.controller.scheduler import (
+    answers,
+    gang_state,
+    index,
+    other_groups,
+    preemption,
+    wait_reasons,
+)
 from pyvgpu.controller.scheduler.node_info import Certainty
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from pyvgpu.controller.scheduler import cache, listed, pod_request
+    from pyvgpu.controller.scheduler import cache, name_lists, pod_request
 
 
 class Decider:
@@ -26,7 +33,7 @@ class Decider:
         self._index = index.Index(known.nodes)
         known.listen(self._index.changed)
         self._gathering = gang_state.Gathering(known, self._index)
-        self._preempting = preempting.Preempting(known, self._index)
+        self._preempting = preemption.PreemptionPlanner(known, self._index)
         # These take long, and do not hold the lock all the time.
         self.preempt = self._preempting.plan
         self.spare = self._preempting.spare
@@ -34,6 +41,8 @@ class Decider:
         self.in_vain = self._preempting.in_vain
         self._touched: set[str] = set()  # nodes that have changed since the last freed()
         self._refused: dict[str, pod_request.PodRequest] = {}  # by uid, pods that no node fitted
+        self._requeued: dict[str, pod_request.PodRequest] = {}  # by uid, until their next filter
+        self._yields = other_groups.Yields()
         known.listen(self._touched.add)
 
     def filter(
@@ -54,7 +63,8 @@ class Decider:
         if pod.trouble:
             return answers.only("", names, pod.trouble)
         with self.cache.lock:
-            self.cache.expire(now)
+            self._expire(now)
+            self._requeued.pop(pod.uid, None)
             answer = self._filtered(pod, names, now, every_reason=every_reason)
             if answer.fitting:
                 self._refused.pop(pod.uid, None)
@@ -71,7 +81,7 @@ class Decider:
         Call it after every change, and periodically.
         """
         with self.cache.lock:
-            self.cache.expire(now)
+            self._expire(now)
             touched = frozenset(self._touched)
             self._touched.clear()
             waiting = {}
@@ -85,16 +95,19 @@ class Decider:
                 for shape in {waiter.shape for waiter in waiting.values()}
             }
             owed = self._gathering.owed(now)
+            late_groups = self._yields.over(now)
             late = self._preempting.overdue(now)
             found = [
                 waiter
                 for waiter in waiting.values()
                 if (waiter.gang and waiter.gang.name in owed)
                 or waiter.uid in late
+                or waiter.group in late_groups
                 or (fits[waiter.shape] if (own := self._kept(waiter, touched)) is None else own)
             ]
             for pod in found:
                 del self._refused[pod.uid]
+                self._requeued[pod.uid] = pod
         return sorted(
             found, key=lambda candidate: (-candidate.priority, candidate.created, candidate.uid)
         )
@@ -106,6 +119,22 @@ class Decider:
             return None
         return answers.fits_without_itself(self.cache, pod, reservation.node)
 
+    def _expire(self, now: float) -> None:
+        """Drop expired reservations, and note the groups that did not take theirs."""
+        self._yields.begin((pod.group for pod in self.cache.expire(now)), now)
+
+    def _is_awaited(self, pod: pod_request.PodRequest) -> bool:
+        """Return whether a pod outside the group of *pod* was refused, and fits now."""
+        self._requeued = {
+            uid: other
+            for uid, other in self._requeued.items()
+            if (known := self.cache.pods.get(other.key)) and known.uid == uid and known.waits
+        }
+        return any(
+            other.group != pod.group and self._index.look(other.shape).fits_any
+            for other in (*self._refused.values(), *self._requeued.values())
+        )
+
     def _filtered(
         self, pod: pod_request.PodRequest, names: Sequence[str], now: float, *, every_reason: bool
     ) -> answers.FilterResult:
@@ -113,6 +142,8 @@ class Decider:
             found = self._gathering.filter(pod, pod.gang, names, now)
             if found is not None:
                 return found
+        if pod.group and self._yields.holds(pod.group, now) and self._is_awaited(pod):
+            return answers.only("", names, "gives way to other pods: its group did not fit")
         answer = answers.judged(self.cache, self._index, pod, names, every_reason=every_reason)
         if len(answer.fitting) == 1:
             answers.expect(self.cache, pod, answer.fitting[0], now)
@@ -120,7 +151,7 @@ class Decider:
 
     def prioritize(
         self, pod: pod_request.PodRequest, names: Sequence[str], now: float
-    ) -> listed.Codes:
+    ) -> name_lists.Codes:
         """Return a score from 0 to 10 for each of *names*.
 
         The pod will probably go to the best one, so that is reserved for it for a while.

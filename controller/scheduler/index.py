@@ -3,6 +3,11 @@
 Pods of one shape are judged alike, so results are kept for the next one. Only nodes that have
 changed are judged again, on the next request: so an answer costs as much as the changes since the
 last one for its shape, and the names in it.
+
+Scores are 0 to 10, the scale of scheduler extenders. *binpack* fills devices that are shared
+already, then nodes that are in use, so that whole devices and whole nodes stay free for pods that
+need them. *spread* is its opposite. *topology* scores how near to each other the devices are that
+the pod would get; for a single device, it is binpack.
 """
 
 from __future__ import annotations
@@ -10,11 +15,12 @@ from __future__ import annotations
 import collections
 import contextlib
 import enum
+import itertools
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.allocator import capacity, codes, datatypes, free_capacity, pod_placement
-from pyvgpu.controller.scheduler import listed, pod_request, score
+from pyvgpu.allocator import capacity, codes, datatypes, free_capacity, nearness, pod_placement
+from pyvgpu.controller.scheduler import name_lists, pod_request
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -151,7 +157,7 @@ class ShapeResults:
 
     __slots__ = ("_roll", "at", "fitting", "meaning", "scores")
 
-    def __init__(self, shape: pod_request.PodShape, roll: listed.Roll) -> None:
+    def __init__(self, shape: pod_request.PodShape, roll: name_lists.Roll) -> None:
         self.meaning = Meaning(shape)
         self._roll = roll
         self.fitting = bytearray()  # a code, by node number
@@ -161,6 +167,11 @@ class ShapeResults:
     def fits(self, name: str) -> bool:
         """Tell whether a node fits."""
         return self._code(name) == codes.FITS
+
+    @property
+    def fits_any(self) -> bool:
+        """Whether any node fits."""
+        return codes.FITS in self.fitting
 
     def why(self, name: str) -> RefusalReason | None:
         """Return why a node does not fit; None if it does."""
@@ -178,8 +189,8 @@ class ShapeResults:
         if fitting == len(said):
             return names, {}
         if fitting and not every_reason:
-            return listed.only(names, said, codes.FITS), {}
-        found = {code: listed.only(names, said, code) for code in set(said)}
+            return name_lists.only(names, said, codes.FITS), {}
+        found = {code: name_lists.only(names, said, code) for code in set(said)}
         fit = found.pop(codes.FITS, [])
         return fit, {_REASONS[code]: refused for code, refused in found.items()}
 
@@ -210,7 +221,7 @@ class Index:
     def _begin(self) -> None:
         """Start empty."""
         self._known.clear()
-        self._roll = listed.Roll()  # keeps deleted nodes, too, for a while
+        self._roll = name_lists.Roll()  # keeps deleted nodes, too, for a while
         self._numbers: list[capacity.Capacity | None] = []  # by node number
         self._at = 0  # changes included
         self._follow(self._nodes)
@@ -252,7 +263,7 @@ class Index:
 
     def score(
         self, shape: pod_request.PodShape, policy: pod_request.NodePolicy, names: Sequence[str]
-    ) -> listed.Codes:
+    ) -> name_lists.Codes:
         """Return the score of each of *names* for *shape*, from 0 to 10 (best)."""
         known = self.look(shape)
         scores = known.scores.get(policy)
@@ -262,10 +273,10 @@ class Index:
             self._score(known, policy, scores)
         found = self._roll.look(names, scores.points, 0)
         if _UNSCORED in found:
-            for name in listed.only(names, found, _UNSCORED):
+            for name in name_lists.only(names, found, _UNSCORED):
                 info = self._nodes[name]
                 pod = known.meaning.pod(info.unit)
-                points = score.by_nearness(info.free, pod) if pod else 0
+                points = score_nearness(info.free, pod) if pod else 0
                 scores.points[self._roll.number(name)] = points
             found = self._roll.look(names, scores.points, 0)
         return found
@@ -340,3 +351,17 @@ class Index:
         self._forgotten += half
         for shape in [shape for shape, known in self._known.items() if known.at < self._forgotten]:
             del self._known[shape]
+
+
+def score_nearness(free: Sequence[free_capacity.FreeCapacity], pod: datatypes.Pod) -> int:
+    """Return 10 for devices that are all linked by NVLink, 2 less for each level farther apart."""
+    placed = pod_placement.find(free, pod)
+    if placed is None:
+        return 0
+    table = nearness.table(tuple(room.device for room in free))
+    at = {room.device.uuid: position for position, room in enumerate(free)}
+    furthest = max(
+        nearness.worst(table, [at[share.uuid] for share in shares])
+        for shares in itertools.chain(placed.values())
+    )
+    return max(0, codes.BEST - 2 * furthest)

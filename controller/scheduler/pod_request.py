@@ -23,7 +23,7 @@ from pyvgpu.allocator import (
     mig_placement,
     requests,
 )
-from pyvgpu.controller.scheduler import choices
+from pyvgpu.controller.scheduler import choices, other_groups
 from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ class PodRequest:
     policy: NodePolicy | None = None  # None: the configuration's
     packing: datatypes.Packing | None = None
     gang: Gang | None = None
+    group: str = ""  # namespace/name of another system's group; see other_groups.py
     held: tuple[datatypes.Holding, ...] | None = None  # by a sealed choice; None: has none
     scheduled: float = 0.0  # for gangs: when it was bound, by the API server's clock
     over: bool = False  # it has ended
@@ -160,6 +161,7 @@ def read(
         policy=asked.policy,
         packing=asked.packing,
         gang=asked.gang,
+        group="" if asked.gang else other_groups.name_of(pod),
         held=choices.read(noted, keys, (key, uid, node), kinds) if node else None,
         scheduled=_scheduled(status) if asked.gang and node else 0.0,
         over=status.get("phase") in OVER,

@@ -6,7 +6,7 @@ ignored. Nodes come by name, or as whole objects without ``nodeCacheCapable``; t
 in the same form. gpu-manager's extender speaks the same protocol.
 
 A request about thousands of nodes consists mostly of their names, and so does its answer: names
-that Go has written stay text and are not parsed (listed.py).
+that Go has written stay text and are not parsed (name_lists.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
-from pyvgpu.controller.scheduler import listed
+from pyvgpu.controller.scheduler import name_lists
 from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
@@ -76,9 +76,9 @@ def read_question(content: bytes) -> Question:
     if isinstance(whole, Mapping) and _member(whole, "Items") is not None:
         nodes = _list(whole, "Items", "Nodes.items", Mapping)
         names = [str(objects.section(node, "metadata").get("name") or "") for node in nodes]
-        return Question(pod, listed.of(names), nodes)
+        return Question(pod, name_lists.of(names), nodes)
     found = _list(document, "NodeNames", "NodeNames", str)
-    return Question(pod, found if isinstance(found, listed.Listed) else listed.of(found))
+    return Question(pod, found if isinstance(found, name_lists.Listed) else name_lists.of(found))
 
 
 def read_bind(content: bytes) -> Bind:
@@ -152,9 +152,9 @@ def write_bound() -> bytes:
     return b'{"Error":""}'
 
 
-def write_scores(names: Sequence[str], scores: listed.Codes) -> bytes:
+def write_scores(names: Sequence[str], scores: name_lists.Codes) -> bytes:
     """Return the answer of prioritize; scores are from 0 to 10."""
-    if isinstance(names, listed.Listed):
+    if isinstance(names, name_lists.Listed):
         return b"[" + names.write(scores, _SCORES)[:-1] + b"]"
     pairs = [{"Host": name, "Score": score} for name, score in zip(names, scores, strict=True)]
     return json.dumps(pairs, separators=(",", ":")).encode()
@@ -193,7 +193,7 @@ def _parse_apart(content: bytes) -> dict[str, Any] | None:
         end -= 1
     if at < 0 or not content.endswith(b"]}", at + len(_NAMES), end):
         return None
-    names = listed.read(content[at + len(_NAMES) : end - 2])
+    names = name_lists.read(content[at + len(_NAMES) : end - 2])
     if names is None:
         return None
     try:
@@ -235,7 +235,7 @@ def _list(document: Mapping[str, Any], name: str, called: str, kind: type) -> Se
     found = _member(document, name)
     if found is None:
         return []
-    if isinstance(found, listed.Listed):
+    if isinstance(found, name_lists.Listed):
         return found
     if not isinstance(found, list):
         raise errors.DataError(f"{called}: must be a list, not {type(found).__name__}")
@@ -270,7 +270,7 @@ def _uid_of_pod(pod: Mapping[str, Any]) -> str:
 
 def _strings(names: Sequence[str]) -> bytes:
     """Return a list of names as JSON."""
-    if isinstance(names, listed.Listed):
+    if isinstance(names, name_lists.Listed):
         return b"[" + names.text + b"]"
     return _dump(list(names))
 
@@ -279,7 +279,7 @@ def _reasons(refused: Refused) -> bytes:
     """Return the reason for each name, as JSON."""
     parts = []
     for text, names in refused.items():
-        if isinstance(names, listed.Listed):
+        if isinstance(names, name_lists.Listed):
             forms = {0: (b"", b":" + _dump(text) + b",")}
             parts.append(names.write(bytes(len(names)), forms)[:-1])
         else:

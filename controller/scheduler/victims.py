@@ -38,7 +38,7 @@ class Budgets:
     )
     allowed: Mapping[str, int] = dataclasses.field(default_factory=dict)  # by budget
     protected: frozenset[str] = frozenset()  # uids never to evict, whatever the budgets
-    lingering: frozenset[str] = frozenset()  # uids of victims that overstay
+    overdue: frozenset[str] = frozenset()  # uids of victims that overstay
 
     def permit(self, pods: Iterable[pod_request.PodRequest]) -> bool:
         """Tell whether all of *pods* may be evicted."""
@@ -84,8 +84,8 @@ def choose(
     """
     wanted = info.wanted(pod, packing)
     leaving = (uid for uid, tenant in info.tenants.items() if tenant.pod.leaving)
-    ending = {pod.uid, *({*going, *leaving} - budgets.lingering)}
-    never = ending | budgets.lingering
+    ending = {pod.uid, *({*going, *leaving} - budgets.overdue)}
+    never = ending | budgets.overdue
     may = [
         tenant.pod
         for uid, tenant in info.tenants.items()

@@ -11,7 +11,13 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors, quantity
-from pyvgpu.allocator import datatypes, free_capacity, placement_explanation, pod_placement
+from pyvgpu.allocator import (
+    datatypes,
+    free_capacity,
+    mig_placement,
+    placement_explanation,
+    pod_placement,
+)
 from pyvgpu.controller.scheduler import index, pod_request, victims
 
 if TYPE_CHECKING:
@@ -24,6 +30,9 @@ MOST_EVENT_BYTES = 1024  # of an event's message, by Kubernetes' rule
 AT_ONCE = 50  # nodes judged before other threads may take the lock
 MOST_ENDING = 3  # pods named whose end would make room
 ABOVE_ALL = 1 << 31  # higher than any pod's priority
+_LEAST = 1 << 20  # vcore times bytes of a claim that gives no amounts
+_MOST_LISTED = 8
+_NOT_DIVIDED = "none; agent.dynamicMig (--dynamic-mig) names those of the GPUs in MIG mode"
 ROW = ("NODE", "DEVICE", "CONTAINER", "WHY NOT")
 
 
@@ -55,6 +64,7 @@ class Why:
     lines: dict[str, tuple[placement_explanation.DeviceReason, ...]] = dataclasses.field(
         default_factory=dict
     )
+    divided: tuple[str, ...] | None = None  # GPUs for MIG instances; None: it requests none
 
     def event(self) -> str:
         """Return it within the limit of an event's message."""
@@ -72,6 +82,8 @@ class Why:
             found.append(f"  reserved for it: {self.kept}")
         if self.near:
             found.append(f"  nearest: {self.near}")
+        if self.divided is not None:
+            found.append(f"  GPUs for MIG instances: {_listed(self.divided) or _NOT_DIVIDED}")
         return "\n".join(found)
 
     def rows(self) -> list[tuple[str, str, str, str]]:
@@ -114,6 +126,7 @@ class Why:
                 }
                 for name in sorted(why)
             ],
+            **({} if self.divided is None else {"migGpus": list(self.divided)}),
         }
 
     def _summary(self) -> str:
@@ -144,6 +157,7 @@ def look(
     refusing: dict[str, list[str]] = {}
     lines: dict[str, tuple[placement_explanation.DeviceReason, ...]] = {}
     best: tuple[float, str, free_capacity.FreeCapacity] | None = None
+    divided: list[str] = []
     meaning, patience = index.Meaning(pod.shape), pod_placement.SearchBudget()
     for some in _some(asked):
         with known.lock:
@@ -151,6 +165,7 @@ def look(
                 info = known.nodes.get(name)
                 why = index.RefusalReason.UNKNOWN
                 if info is not None:
+                    divided += (f"{name} {one.label}" for one in info.devices if one.profiles)
                     found = meaning.judge(info, patience, (pod.uid,))
                     if found is None:
                         fitting.append(name)
@@ -174,6 +189,7 @@ def look(
         reservation.node if reservation is not None else "",
         None if fitting or best is None else _near(known, pod, best[1], best[2]),
         lines,
+        tuple(sorted(divided)) if pod.shape.selector.mig else None,
     )
 
 
@@ -191,7 +207,10 @@ def _lacking(
         key=lambda asked: (asked.vcore, asked.vmemory),
     )
     for room in info.without((pod.uid,)):
-        device = room.device
+        device, mig = room.device, wanted.selector.mig
+        if mig and not free_capacity.unfit(device, wanted.selector):
+            yield mig_placement.lacking(device.profiles, room.places, mig, need), room
+            continue
         if free_capacity.unfit(device, wanted.selector) or not free_capacity.has(
             device, need, datatypes.WHOLE, device.memory_bytes, untouched=True
         ):
@@ -221,14 +240,31 @@ def _near(
         there = [
             holding for holding in info.held({pod.uid}) if holding.share.uuid == room.device.uuid
         ]
-        text = free_capacity.short(room, need, there)
         remedies = _ending(info, pod)
+        if mig := wanted.selector.mig:
+            device, held = room.device, f" ({free_capacity.holders(there)})" if there else ""
+            text = mig_placement.short(device.profiles, room.places, mig, need)
+            smaller = _smaller(room, mig, info.unit)
+            return Near(name, device.label, f"{text}{held}", (*remedies, *smaller))
+        text = free_capacity.short(room, need, there)
     if not need.whole and room.vcore >= 1 and room.vmemory >= room.device.least_bytes:
         vmemory = min(need.vmemory, room.vmemory) // info.unit * info.unit
         if vmemory >= room.device.least_bytes:
             asked = free_capacity.text_of(min(need.vcore, room.vcore), vmemory)
             remedies = (*remedies, f"it asked for {asked}")
     return Near(name, room.device.label, text, remedies)
+
+
+def _smaller(room: free_capacity.FreeCapacity, wanted: str, unit: int) -> tuple[str, ...]:
+    """Return the request that would get the largest MIG instance for which a GPU has a place."""
+    profiles = room.device.profiles
+    for profile in mig_placement.possible(profiles, room.places):
+        vcore, size = mig_placement.vcore(profiles, profile), profile.memory_bytes // unit * unit
+        amounts = f"{vcore} vcore and {quantity.format_exact(size)}"
+        if wanted == mig_placement.SMALLEST:
+            return (f"it asked for {amounts}",)
+        return (f"it asked for {profile.name}, which has {amounts}",)
+    return ()
 
 
 def _ending(info: NodeInfo, pod: pod_request.PodRequest) -> tuple[str, ...]:
@@ -261,12 +297,17 @@ def _lines(
 def _asked(known: cache.Cache, pod: pod_request.PodRequest) -> str:
     """Return the request of *pod* in words, with the memory unit of any known node."""
     unit = next((info.unit for info in list(known.nodes.values()) if info.unit), 0)
-    several = len(pod.names) > 1
+    several, mig = len(pod.names) > 1, pod.shape.selector.mig
     parts = [
         (f"{name}: " if several else "") + _part(part, unit)
         for name, part in zip(pod.names, pod.shape.parts, strict=True)
     ]
-    return ", ".join(parts)
+    if not mig:
+        return ", ".join(parts)
+    kind = "of any profile" if mig == mig_placement.SMALLEST else mig
+    if all(part.vcore * part.units * unit <= _LEAST for part in pod.shape.parts):
+        return f"{f'{len(parts)} MIG instances' if several else 'a MIG instance'} {kind}"
+    return f"{'MIG instances' if several else 'a MIG instance'} {kind} with {', '.join(parts)}"
 
 
 def _part(part: pod_request.ContainerRequest, unit: int) -> str:
@@ -275,6 +316,12 @@ def _part(part: pod_request.ContainerRequest, unit: int) -> str:
     if part.count is not None and part.count > 1:
         return f"{text} on {part.count} devices"
     return text
+
+
+def _listed(gpus: Sequence[str]) -> str:
+    """Return the first of some names as text."""
+    more = len(gpus) - _MOST_LISTED
+    return ", ".join(gpus[:_MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _nodes(count: int) -> str:

@@ -72,7 +72,7 @@ class Decision:
         return next((action for action in self.actions if isinstance(action, Patch)), None)
 
 
-def patch(pod: sidecar_pods.Pod, operations: Sequence[Operation]) -> Patch:
+def patch(pod: sidecar_pods.WatchedPod, operations: Sequence[Operation]) -> Patch:
     """Return *operations* as a patch that applies only to this version of the pod."""
     return Patch(
         pod.namespace,
@@ -85,14 +85,14 @@ def patch(pod: sidecar_pods.Pod, operations: Sequence[Operation]) -> Patch:
     )
 
 
-def set_image(container: sidecar_pods.Container, image: str) -> list[Operation]:
+def set_image(container: sidecar_pods.ObservedContainer, image: str) -> list[Operation]:
     """Return the operations that set the image; they test the name at the container's index."""
     path = ("spec", "containers", container.index)
     return [objects.expect(container.name, *path, "name"), objects.put(image, *path, "image")]
 
 
 def event(
-    pod: sidecar_pods.Pod, reason: str, message: str, *, warning: bool = False
+    pod: sidecar_pods.WatchedPod, reason: str, message: str, *, warning: bool = False
 ) -> SidecarEvent:
     """Return an event on *pod*."""
     digest = hashlib.sha256(f"{pod.uid} {reason} {message}".encode()).hexdigest()[:16]

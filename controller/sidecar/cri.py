@@ -71,7 +71,7 @@ class RuntimeClient:
             self._name = self._version().runtime_name
         return f"{self._name}://"
 
-    def seen(self, uid: str) -> Sequence[RuntimeContainer]:
+    def newest(self, uid: str) -> Sequence[RuntimeContainer]:
         """Return the containers of a pod, the newest of each name."""
         newest: dict[str, RuntimeContainer] = {}
         for entry in self._list(api.ContainerFilter(label_selector={POD_UID: uid})):
@@ -92,7 +92,7 @@ class RuntimeClient:
     def containers(self, found: Sequence[RuntimeContainer]) -> Sequence[node_requests.Running]:
         """Return the containers that run or have ended, for comparison with a record.
 
-        One that was created and not started yet is left out.
+        A container that was created but not started yet is omitted.
         """
         return tuple(
             node_requests.Running(one.name, self.prefix() + one.id, *self.end_of(one))

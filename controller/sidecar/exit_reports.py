@@ -40,7 +40,7 @@ class ExitReport:
 
 
 def see(
-    pod: sidecar_pods.Pod,
+    pod: sidecar_pods.WatchedPod,
     runtime: Sequence[node_requests.Running],
     policies: Sequence[marking.MarkingPolicy] = (),
 ) -> ExitReport | None:
@@ -55,7 +55,7 @@ def see(
     return ExitReport(pod.uid, {name: end for name, end in ends.items() if end})
 
 
-def is_news(pod: sidecar_pods.Pod, policies: Sequence[marking.MarkingPolicy] = ()) -> bool:
+def is_news(pod: sidecar_pods.WatchedPod, policies: Sequence[marking.MarkingPolicy] = ()) -> bool:
     """Return whether the controller cannot know yet that the main containers are done."""
     marks = marking.mark(pod, policies)
     return (
@@ -64,7 +64,7 @@ def is_news(pod: sidecar_pods.Pod, policies: Sequence[marking.MarkingPolicy] = (
     )
 
 
-def believe(pod: sidecar_pods.Pod, claim: ExitReport | None) -> sidecar_pods.Pod:
+def believe(pod: sidecar_pods.WatchedPod, claim: ExitReport | None) -> sidecar_pods.WatchedPod:
     """Return *pod* as it will be once kubelet reports what *claim* does.
 
     A claim must match the pod's uid and the container IDs in its status: all of them, or the claim

@@ -80,7 +80,7 @@ class Sweep:
             if stop.wait(_PAGE_SECONDS) or not self._may_act():
                 return
 
-    def look(self, pod: sidecar_pods.Pod) -> list[Operation]:
+    def look(self, pod: sidecar_pods.WatchedPod) -> list[Operation]:
         """Return the patch that labels *pod*; empty if it has the label or no marked sidecars."""
         done = (
             pod.deleted
@@ -96,7 +96,7 @@ class Sweep:
             objects.put(names.SIDECAR_MANAGED, "metadata", "labels", names.SIDECAR_LABEL),
         ]
 
-    def adopt(self, pod: sidecar_pods.Pod) -> None:
+    def adopt(self, pod: sidecar_pods.WatchedPod) -> None:
         """Label *pod* if it has marked sidecars; on a conflict, read it again."""
         folder = f"/api/v1/namespaces/{pod.namespace}/pods"
         for _ in range(_TRIES):

@@ -40,7 +40,9 @@ class MainsState:
         return self.since.isoformat() if self.since else ""
 
 
-def look(pod: sidecar_pods.Pod, mains: Sequence[sidecar_pods.Container]) -> MainsState:
+def look(
+    pod: sidecar_pods.WatchedPod, mains: Sequence[sidecar_pods.ObservedContainer]
+) -> MainsState:
     """Return whether *mains*, the main containers of *pod*, are done."""
     if why := refused(pod):
         return MainsState(done=False, why=why)
@@ -57,7 +59,7 @@ def look(pod: sidecar_pods.Pod, mains: Sequence[sidecar_pods.Container]) -> Main
     )
 
 
-def refused(pod: sidecar_pods.Pod) -> str:
+def refused(pod: sidecar_pods.WatchedPod) -> str:
     """Return why *pod* is left to kubelet; empty if it is not."""
     if pod.deleted:
         return "the pod is being deleted, and kubelet ends it"
@@ -66,13 +68,13 @@ def refused(pod: sidecar_pods.Pod) -> str:
     return next((why for condition, why in KUBELETS.items() if condition in pod.conditions), "")
 
 
-def last_end(containers: Sequence[sidecar_pods.Container]) -> datetime.datetime | None:
+def last_end(containers: Sequence[sidecar_pods.ObservedContainer]) -> datetime.datetime | None:
     """Return when the last of *containers* ended; None if kubelet reported no time."""
     ends = [container.ended_at for container in containers if container.ended_at]
     return max(ends) if ends else None
 
 
-def _waits_for(main: sidecar_pods.Container) -> str:
+def _waits_for(main: sidecar_pods.ObservedContainer) -> str:
     if main.exit_code is not None:
         return f"main container {main.name} ended with {main.exit_code} and will be started again"
     if main.waits_for:

@@ -44,7 +44,9 @@ class MarkingPolicy:
     namespace: str = "*"
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
-    def marks(self, pod: sidecar_pods.Pod, container: sidecar_pods.Container) -> bool:
+    def marks(
+        self, pod: sidecar_pods.WatchedPod, container: sidecar_pods.ObservedContainer
+    ) -> bool:
         """Return whether the policy selects *container*."""
         return (
             fnmatch.fnmatchcase(pod.namespace, self.namespace)
@@ -60,18 +62,18 @@ class MarkingPolicy:
 class Marking:
     """A pod's containers by role. If *why_not* is set, the pod is left alone."""
 
-    sidecars: tuple[sidecar_pods.Container, ...]
-    mains: tuple[sidecar_pods.Container, ...]
+    sidecars: tuple[sidecar_pods.ObservedContainer, ...]
+    mains: tuple[sidecar_pods.ObservedContainer, ...]
     wishes: Mapping[str, SidecarOptions]  # by sidecar name
     warnings: tuple[str, ...]
     why_not: str  # a sentence; empty if the controller handles the pod
 
 
-def mark(pod: sidecar_pods.Pod, policies: Sequence[MarkingPolicy] = ()) -> Marking:
+def mark(pod: sidecar_pods.WatchedPod, policies: Sequence[MarkingPolicy] = ()) -> Marking:
     """Classify the containers of *pod*."""
     warnings: list[str] = []
-    sidecars: list[sidecar_pods.Container] = []
-    mains: list[sidecar_pods.Container] = []
+    sidecars: list[sidecar_pods.ObservedContainer] = []
+    mains: list[sidecar_pods.ObservedContainer] = []
     wishes: dict[str, SidecarOptions] = {}
     for container in pod.containers:
         said = _said(container, warnings)
@@ -90,9 +92,9 @@ def mark(pod: sidecar_pods.Pod, policies: Sequence[MarkingPolicy] = ()) -> Marki
 
 
 def _why_not(
-    pod: sidecar_pods.Pod,
-    sidecars: Sequence[sidecar_pods.Container],
-    mains: Sequence[sidecar_pods.Container],
+    pod: sidecar_pods.WatchedPod,
+    sidecars: Sequence[sidecar_pods.ObservedContainer],
+    mains: Sequence[sidecar_pods.ObservedContainer],
 ) -> str:
     if not sidecars:
         return "no container is marked as a sidecar"
@@ -110,7 +112,7 @@ def _why_not(
     return ""
 
 
-def another(pod: sidecar_pods.Pod) -> str:
+def another(pod: sidecar_pods.WatchedPod) -> str:
     """Return the owner of *pod* if that ends its pods' sidecars itself; else empty."""
     keys = (*pod.labels, *pod.annotations)
     found = (
@@ -119,7 +121,7 @@ def another(pod: sidecar_pods.Pod) -> str:
     return next(found, "").rstrip("/")
 
 
-def _said(container: sidecar_pods.Container, warnings: list[str]) -> bool | None:
+def _said(container: sidecar_pods.ObservedContainer, warnings: list[str]) -> bool | None:
     """Return the container's own mark; None if it has none."""
     said: dict[str, bool] = {}
     for variable, text in container.environment.items():
@@ -144,7 +146,7 @@ def _said(container: sidecar_pods.Container, warnings: list[str]) -> bool | None
     return True if any(said.values()) else None
 
 
-def _wishes(container: sidecar_pods.Container, warnings: list[str]) -> SidecarOptions:
+def _wishes(container: sidecar_pods.ObservedContainer, warnings: list[str]) -> SidecarOptions:
     def find(variable: str) -> str:
         found = [
             text or "" for name, text in container.environment.items() if name.upper() == variable

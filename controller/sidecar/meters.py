@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SAVED_AT_MOST_SECONDS = 3600.0
 
 
-class ControllerMeter(api_metrics.Meter):
+class ControllerMeter(api_metrics.ApiMeter):
     """Metrics of the sidecar controller."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class ControllerMeter(api_metrics.Meter):
         self.registry.register(self.saved)
 
 
-class NodeMeter(api_metrics.Meter):
+class NodeMeter(api_metrics.ApiMeter):
     """Metrics of the node part."""
 
     def __init__(self) -> None:

@@ -11,7 +11,6 @@ the signal again, which is harmless, and runs no hook twice.
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import json
 import logging
 import threading
@@ -23,11 +22,11 @@ from pyvgpu.controller.sidecar import (
     cri,
     exit_reports,
     hooks,
-    how,
     node_requests,
     nodes,
     sidecar_pods,
     swaps,
+    termination_methods,
 )
 from pyvgpu.kube import apiserver, informer, leases, objects, rate_limit, threads, work_queue
 
@@ -245,7 +244,7 @@ class NodeAgent:
             self._news.set()
         policies = self._settings.policies
         decided = pod.deleted or names.STOP_ANNOTATION in pod.annotations
-        found = self._runtime.seen(pod.uid)
+        found = self._runtime.newest(pod.uid)
         running = self._runtime.containers(found)
         claim = exit_reports.see(pod, running, policies)
         self._tell(key, claim if claim and exit_reports.is_news(pod, policies) else None)
@@ -256,7 +255,7 @@ class NodeAgent:
                 replacing = self._replacing(pod, found)
                 self._gate.passed()
                 answer = node_requests.check(pod, self._place.node, running, replacing, policies)
-        elif how.Method.STOP.value in self._settings.paths:
+        elif termination_methods.Method.STOP.value in self._settings.paths:
             answer = node_requests.foresee(pod, self._place.node, running, policies)
         else:
             return
@@ -277,7 +276,7 @@ class NodeAgent:
             self._news.set()
 
     def _replacing(
-        self, pod: sidecar_pods.Pod, seen: Sequence[cri.RuntimeContainer]
+        self, pod: sidecar_pods.WatchedPod, seen: Sequence[cri.RuntimeContainer]
     ) -> frozenset[str]:
         """Return the IDs of containers that kubelet is killing because their definition changed.
 
@@ -355,5 +354,5 @@ class NodeAgent:
 
 
 def _time_of(event: Object) -> float:
-    text = event.get("lastTimestamp") or event.get("eventTime")
-    return datetime.datetime.fromisoformat(str(text)).timestamp() if text else 0.0
+    found = objects.time_of(event.get("lastTimestamp") or event.get("eventTime"))
+    return 0.0 if found is None else found.timestamp()

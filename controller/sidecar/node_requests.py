@@ -11,8 +11,14 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from pyvgpu import names
-from pyvgpu.controller.sidecar import how, main_completion, marking, records, sidecar_pods
-from pyvgpu.controller.sidecar.how import Method
+from pyvgpu.controller.sidecar import (
+    main_completion,
+    marking,
+    records,
+    sidecar_pods,
+    termination_methods,
+)
+from pyvgpu.controller.sidecar.termination_methods import Method
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -71,7 +77,7 @@ class NodeStops:
 
 
 def check(
-    pod: sidecar_pods.Pod,
+    pod: sidecar_pods.WatchedPod,
     node: str,
     runtime: Sequence[Running],
     replacing: frozenset[str],
@@ -129,7 +135,7 @@ def check(
 
 
 def _hasten(
-    pod: sidecar_pods.Pod,
+    pod: sidecar_pods.WatchedPod,
     marks: marking.Marking,
     runtime: Sequence[Running],
     replacing: frozenset[str],
@@ -141,7 +147,7 @@ def _hasten(
     """
     record = records.read_any(pod)  # kubelet reports no other ends while it replaces a container
     entries = record.entries.items() if record else ()
-    swapped = {name for name, entry in entries if entry.path in how.SWAPS}
+    swapped = {name for name, entry in entries if entry.path in termination_methods.SWAPS}
     if names.SWAPPED_ANNOTATION in pod.annotations:
         swapped |= {entry.name for entry in marks.sidecars}
     running = {
@@ -168,7 +174,7 @@ def _hasten(
 
 
 def foresee(
-    pod: sidecar_pods.Pod,
+    pod: sidecar_pods.WatchedPod,
     node: str,
     runtime: Sequence[Running],
     policies: Sequence[marking.MarkingPolicy] = (),
@@ -207,14 +213,14 @@ def foresee(
             )
             for entry in running
             if (wishes := marks.wishes[entry.name]).order == first
-            and how.is_clean(wishes)
-            and not how.is_eternal(entry)
+            and termination_methods.is_clean(wishes)
+            and not termination_methods.is_eternal(entry)
         ),
         "",
     )
 
 
-def is_kubelets_to_say(pod: sidecar_pods.Pod) -> str:
+def is_kubelets_to_say(pod: sidecar_pods.WatchedPod) -> str:
     """Return why only kubelet knows whether the pod is done; empty if the runtime suffices."""
     if not pod.restarts_all:
         return ""
@@ -231,7 +237,7 @@ def not_done(marks: marking.Marking, found: Mapping[str, Running]) -> str:
 
 
 def _stop(
-    container: sidecar_pods.Container,
+    container: sidecar_pods.ObservedContainer,
     entry: records.ActionRecord,
     replacing: frozenset[str],
     wishes: marking.SidecarOptions,

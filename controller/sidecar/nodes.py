@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import json
 import re
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
+    import datetime
     from collections.abc import Iterable, Mapping
 
     from pyvgpu.controller.sidecar.controller_settings import SidecarSettings
@@ -161,7 +161,5 @@ def age_of(lease: Object | None, now: datetime.datetime) -> float | None:
 
     A renewTime in the future counts by its distance, too: it shows how far the clocks differ.
     """
-    renewed = objects.section(lease or {}, "spec").get("renewTime")
-    if not renewed:
-        return None
-    return abs((now - datetime.datetime.fromisoformat(str(renewed))).total_seconds())
+    renewed = objects.time_of(objects.section(lease or {}, "spec").get("renewTime"))
+    return None if renewed is None else abs((now - renewed).total_seconds())

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 from pyvgpu.controller.sidecar import (
     exit_reports,
-    how,
     main_completion,
+    marking,
     nodes,
+    records,
     sidecar_pods,
-    termination_metrics,
+    termination_methods,
 )
 from pyvgpu.kube import objects
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 class Live:
     """A pod that has not ended."""
 
-    pod: sidecar_pods.Pod
+    pod: sidecar_pods.WatchedPod
     job: str  # the name of its batch Job; empty if it has none
 
 
@@ -40,14 +41,47 @@ class Over:
 
     uid: str
     gpus: float
-    figures: termination_metrics.TerminationMetrics | None
+    figures: TerminationMetrics | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TerminationMetrics:
+    """Observations for the termination metrics; count each pod's uid once."""
+
+    paths: tuple[str, ...]  # the last path of each sidecar, sorted by name
+    seconds: float  # from the end of the last main container to that of the last sidecar
+    writes: int
+
+
+def measure_termination(
+    pod: sidecar_pods.WatchedPod, policies: Sequence[marking.MarkingPolicy] = ()
+) -> TerminationMetrics | None:
+    """Return the figures of a finished pod whose sidecars we ended; None for any other."""
+    if pod.phase not in main_completion.TERMINAL:
+        return None
+    marks = marking.mark(pod, policies)
+    mains, sidecars = (
+        main_completion.last_end(marks.mains),
+        main_completion.last_end(marks.sidecars),
+    )
+    if marks.why_not or mains is None or sidecars is None:
+        return None
+    record = records.read(pod, mains.isoformat())
+    seconds = max((sidecars - mains).total_seconds(), 0.0)
+    if record is None or seconds > records.LONGEST_SECONDS:  # a node's clock jumped by years
+        return None
+    return TerminationMetrics(
+        tuple(entry.path.value for _, entry in sorted(record.entries.items())),
+        seconds,
+        record.step,
+    )
 
 
 def pod(thing: Object, settings: SidecarSettings) -> Live | Over:
     """Project a pod."""
     read = sidecar_pods.read(thing)
     if read.phase in main_completion.TERMINAL:
-        return Over(read.uid, read.gpus, termination_metrics.measure(read, settings.policies))
+        return Over(read.uid, read.gpus, measure_termination(read, settings.policies))
     return Live(read, job_of(thing))
 
 
@@ -60,11 +94,11 @@ def job_of(thing: Object) -> str:
     return ""
 
 
-def job(thing: Object, live: Sequence[sidecar_pods.Pod]) -> how.OwningJob:
+def job(thing: Object, live: Sequence[sidecar_pods.WatchedPod]) -> termination_methods.OwningJob:
     """Project a Job whose unfinished pods are *live*."""
     metadata = objects.section(thing, "metadata")
     limit = objects.section(thing, "spec").get("backoffLimit")
-    return how.OwningJob(
+    return termination_methods.OwningJob(
         6 if limit is None else int(limit),
         sum(pod.restarts for pod in live),
         len(live),
@@ -98,7 +132,7 @@ def node(thing: Object, settings: SidecarSettings) -> Object:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Lease:
+class NodeLease:
     """A node part's lease."""
 
     thing: Object
@@ -110,13 +144,13 @@ class Lease:
         return str(objects.section(self.thing, "spec").get("renewTime") or "")
 
 
-def lease(thing: Object) -> Lease:
+def lease(thing: Object) -> NodeLease:
     """Project a lease."""
     annotations = objects.section(thing, "metadata", "annotations")
     kept = (nodes.FAST_EXIT_ANNOTATION, nodes.IMAGES_ANNOTATION)
     wanted = {key: annotations.get(key) for key in kept}
     renewed = objects.section(thing, "spec").get("renewTime")
-    return Lease(
+    return NodeLease(
         {"metadata": {"annotations": wanted}, "spec": {"renewTime": renewed}},
         exit_reports.read(annotations.get(exit_reports.ANNOTATION)),
     )

@@ -4,9 +4,10 @@ Stateless: past decisions are in the pod (``records``), their results in the pod
 controller that crashes loses nothing, and two replicas come to the same decision, of which the API
 server accepts one.
 
-A pod is patched at most twice to end its sidecars. The first patch begins the path that ``how``
-chose for each live sidecar; if one is still alive at its deadline, or runs again after a stop, a
-second patch takes the next path. After that, an event says what blocks the pod.
+A pod is patched at most twice to end its sidecars. The first patch begins the path that
+``termination_methods`` chose for each live sidecar; if one is still alive at its deadline, or runs
+again after a stop, a second patch takes the next path. After that, an event says what blocks the
+pod.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from typing import TYPE_CHECKING
 from pyvgpu import names
 from pyvgpu.controller.sidecar import (
     actions,
-    how,
     main_completion,
     mark_names,
     marking,
     records,
     sidecar_pods,
     swaps,
+    termination_methods,
 )
-from pyvgpu.controller.sidecar.how import Method
+from pyvgpu.controller.sidecar.termination_methods import Method
 from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
@@ -49,11 +50,11 @@ class DecisionMoment:
 class Case:
     """A pod whose main containers are done, with all other inputs of the decision."""
 
-    pod: sidecar_pods.Pod
+    pod: sidecar_pods.WatchedPod
     marks: marking.Marking
     mains: main_completion.MainsState
     record: records.PodRecord | None
-    around: how.Surroundings
+    around: termination_methods.Surroundings
     moment: DecisionMoment
     settings: SidecarSettings
 
@@ -66,17 +67,29 @@ class Case:
     def provider_until(self) -> datetime.datetime:
         """The deadline for a provider to end the containers that its own switch names."""
         patience = datetime.timedelta(seconds=self.settings.provider_seconds)
-        return (self.mains.since or self.moment.now - patience) + patience
+        since = self.likely(patience, self.mains.since)
+        return self.moment.now if since is None else since + patience
+
+    def likely(
+        self, patience: datetime.timedelta, *ends: datetime.datetime | None
+    ) -> datetime.datetime | None:
+        """Return the first of *ends* that is at most *patience* in the future.
+
+        Times in a status are by the node's clock, which may be years off: such a time would mean
+        to wait for years.
+        """
+        latest = self.moment.now + patience
+        return next((end for end in ends if end is not None and end <= latest), None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SidecarPlan:
     """The decision about one sidecar."""
 
-    container: sidecar_pods.Container
+    container: sidecar_pods.ObservedContainer
     wishes: marking.SidecarOptions
-    situation: how.Situation
-    row: how.DecisionRow
+    situation: termination_methods.Situation
+    row: termination_methods.DecisionRow
 
     @property
     def path(self) -> Method:
@@ -85,8 +98,8 @@ class SidecarPlan:
 
 
 def reconcile(
-    pod: sidecar_pods.Pod,
-    around: how.Surroundings,
+    pod: sidecar_pods.WatchedPod,
+    around: termination_methods.Surroundings,
     moment: DecisionMoment,
     settings: SidecarSettings,
 ) -> actions.Decision:
@@ -110,7 +123,7 @@ def reconcile(
         for entry in living
         if not (due := dues[entry.name]) or moment.now >= due
     ]
-    acting = [plan for plan in plans if plan.path in how.ACTING]
+    acting = [plan for plan in plans if plan.path in termination_methods.ACTING]
     if case.step <= min(settings.most_writes, records.MOST_STEPS):
         if any(plan.path is Method.RAISE for plan in plans):
             return _raise(case)
@@ -119,7 +132,7 @@ def reconcile(
     return _wait(case, plans, waiting)
 
 
-def _entry(case: Case, container: sidecar_pods.Container) -> records.ActionRecord | None:
+def _entry(case: Case, container: sidecar_pods.ObservedContainer) -> records.ActionRecord | None:
     """Return the action in progress on *container*; None if there is none."""
     if case.record and container.name in case.record.entries:
         return case.record.entries[container.name]
@@ -128,7 +141,7 @@ def _entry(case: Case, container: sidecar_pods.Container) -> records.ActionRecor
     return None
 
 
-def _due(case: Case, container: sidecar_pods.Container) -> datetime.datetime | None:
+def _due(case: Case, container: sidecar_pods.ObservedContainer) -> datetime.datetime | None:
     """Return when the next path is due; None: now."""
     entry = _entry(case, container)
     if entry is None:
@@ -143,13 +156,16 @@ def _due(case: Case, container: sidecar_pods.Container) -> datetime.datetime | N
     if case.record:
         return case.record.due
     patience = datetime.timedelta(seconds=case.settings.pull_seconds + case.pod.grace_seconds)
-    return (case.mains.since or case.moment.now) + patience
+    since = case.likely(patience, case.mains.since, container.ended_at)
+    return None if since is None else since + patience
 
 
-def _plan(case: Case, container: sidecar_pods.Container) -> SidecarPlan:
+def _plan(case: Case, container: sidecar_pods.ObservedContainer) -> SidecarPlan:
     wishes = case.marks.wishes[container.name]
     entry = _entry(case, container)
-    situation = how.situate(case.pod, container, case.marks, case.around, case.settings)
+    situation = termination_methods.situate(
+        case.pod, container, case.marks, case.around, case.settings
+    )
     tried = entry.tried | {entry.path} if entry else frozenset()
     if case.moment.now >= case.provider_until:
         tried |= {Method.PROVIDER}
@@ -158,7 +174,7 @@ def _plan(case: Case, container: sidecar_pods.Container) -> SidecarPlan:
         tried=tried,
         hurried=situation.hurried or bool(entry),  # its grace period is over
     )
-    return SidecarPlan(container, wishes, situation, how.choose(situation))
+    return SidecarPlan(container, wishes, situation, termination_methods.choose(situation))
 
 
 def _begin(case: Case, plans: Sequence[SidecarPlan]) -> actions.Decision:
@@ -185,10 +201,12 @@ def _begin(case: Case, plans: Sequence[SidecarPlan]) -> actions.Decision:
 
 
 def _begun_event(
-    pod: sidecar_pods.Pod, step: int, begun: Mapping[str, Method]
+    pod: sidecar_pods.WatchedPod, step: int, begun: Mapping[str, Method]
 ) -> actions.SidecarEvent:
     """Return the event about the paths *begun* by write *step*."""
-    words = "; ".join(f"sidecar {name} {how.IN_WORDS[begun[name]]}" for name in sorted(begun))
+    words = "; ".join(
+        f"sidecar {name} {termination_methods.IN_WORDS[begun[name]]}" for name in sorted(begun)
+    )
     if step > 1:
         message = f"it did not end in time: {words}"
         return actions.event(pod, "SidecarsStillRunning", message, warning=True)
@@ -231,10 +249,10 @@ def _operations(case: Case, plans: Sequence[SidecarPlan]) -> list[Operation]:
     operations: list[Operation] = []
     entries = dict(case.record.entries) if case.record else {}
     changes: dict[str, str | None] = {}
-    full = how.is_full(case.pod, case.marks, case.settings)
+    full = termination_methods.is_full(case.pod, case.marks, case.settings)
     for plan in plans:
         entries[plan.container.name] = _begun(case.pod, plan, entries.get(plan.container.name))
-        if plan.path in how.SWAPS:
+        if plan.path in termination_methods.SWAPS:
             image = case.settings.fast_exit.image
             operations += actions.set_image(plan.container, image)
             if plan.container.program_annotation:
@@ -250,13 +268,15 @@ def _operations(case: Case, plans: Sequence[SidecarPlan]) -> list[Operation]:
         seconds=_patience(case, begun),
         entries=entries,
     )
-    if case.pod.has_room(how.record_bytes(case.marks)):  # otherwise the image alone shows the swap
+    if case.pod.has_room(
+        termination_methods.record_bytes(case.marks)
+    ):  # otherwise the image alone shows the swap
         changes[names.STOP_ANNOTATION] = records.write(record)
     return operations + objects.annotate(case.pod.annotations, changes)
 
 
 def _begun(
-    pod: sidecar_pods.Pod, plan: SidecarPlan, before: records.ActionRecord | None
+    pod: sidecar_pods.WatchedPod, plan: SidecarPlan, before: records.ActionRecord | None
 ) -> records.ActionRecord:
     own = plan.wishes.grace_seconds
     return records.ActionRecord(
@@ -266,7 +286,7 @@ def _begun(
         else "",
         grace_seconds=0 if before else pod.grace_seconds if own is None else own,
         # A stop that times out is followed by a swap, and only then KILL, so the last code is 0.
-        kill=not (plan.path is Method.STOP and how.can_follow(plan.situation)),
+        kill=not (plan.path is Method.STOP and termination_methods.can_follow(plan.situation)),
         order=plan.wishes.order,
         command="" if before else plan.wishes.command,
         tried=before.tried | {before.path} if before else frozenset(),
@@ -281,7 +301,7 @@ def _patience(case: Case, begun: Sequence[records.ActionRecord]) -> float:
     """
     groups = itertools.groupby(sorted(begun, key=_order), key=_order)
     seconds: float = sum(max(entry.grace_seconds for entry in group) for _, group in groups)
-    if any(entry.path in how.SWAPS for entry in begun):
+    if any(entry.path in termination_methods.SWAPS for entry in begun):
         seconds = max(seconds, case.pod.grace_seconds) + case.settings.pull_seconds
     return min(seconds + case.settings.margin_seconds, records.LONGEST_SECONDS)
 
@@ -319,12 +339,12 @@ def _wait(
 
 
 def _why_left(case: Case, plan: SidecarPlan) -> str:
-    if plan.path in how.ACTING or _entry(case, plan.container):
+    if plan.path in termination_methods.ACTING or _entry(case, plan.container):
         return "it did not end in time, and no other path is left"
     return f"{plan.row.because} ({_what_would_help(plan.situation)})"
 
 
-def _what_would_help(situation: how.Situation) -> str:
+def _what_would_help(situation: termination_methods.Situation) -> str:
     if situation.eternal:
         return "its restartPolicy decides"
     if Method.SWAP in situation.forbidden:

@@ -15,7 +15,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import names
-from pyvgpu.controller.sidecar.how import ACTING, Method
+from pyvgpu.controller.sidecar.termination_methods import ACTING, Method
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -91,13 +91,13 @@ def write(record: PodRecord) -> str:
     )
 
 
-def read(pod: sidecar_pods.Pod, mains_ended: str) -> PodRecord | None:
+def read(pod: sidecar_pods.WatchedPod, mains_ended: str) -> PodRecord | None:
     """Return the record of *pod* and this end of its main containers, None if there is none."""
     record = read_any(pod)
     return record if record and record.mains_ended == mains_ended else None
 
 
-def read_any(pod: sidecar_pods.Pod) -> PodRecord | None:
+def read_any(pod: sidecar_pods.WatchedPod) -> PodRecord | None:
     """Return the record of *pod*, whichever end it speaks of; None if there is none."""
     text = pod.annotations.get(names.STOP_ANNOTATION)
     if not text:

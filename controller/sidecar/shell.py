@@ -18,21 +18,21 @@ from pyvgpu import names
 from pyvgpu.controller.sidecar import (
     actions,
     exit_reports,
-    how,
     label_sweep,
-    lease_sweep,
     main_completion,
     marking,
     nodes,
     projections,
     reconcile,
     sidecar_pods,
+    termination_methods,
 )
 from pyvgpu.kube import (
     apiserver,
     event_recorder,
     informer,
     leases,
+    objects,
     rate_limit,
     threads,
     work_loop,
@@ -41,7 +41,7 @@ from pyvgpu.kube import (
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from pyvgpu.controller.sidecar.controller_settings import SidecarSettings
     from pyvgpu.controller.sidecar.meters import ControllerMeter
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 COMPONENT = "pyvgpu-sidecar-controller"
+SWEEP_SECONDS = 600.0  # between two sweeps of leases
+QUIET_SECONDS = 300.0  # without a renewal, before the lease of an absent node is deleted
 
 _MOST_COUNTED = 20_000
 _FOLDERS = {"pods": "/api/v1", "jobs": "/apis/batch/v1"}
@@ -57,6 +59,68 @@ _MANAGED = {"labelSelector": f"{names.SIDECAR_LABEL}={names.SIDECAR_MANAGED}"}
 
 class _LostError(Exception):
     """The lease was lost, so nothing may be written."""
+
+
+class LeaseSweep:
+    """Periodically deletes the leases of nodes that do not exist any more.
+
+    A cluster whose nodes come and go would otherwise collect a lease for each node name that it
+    ever had.
+    """
+
+    def __init__(
+        self,
+        api: apiserver.ApiServer,
+        namespace: str,
+        may_act: Callable[[], bool],
+        turns: rate_limit.Pace,
+    ) -> None:
+        """Delete only while *may_act* returns true."""
+        self._api = api
+        self._namespace = namespace
+        self._may_act = may_act
+        self._turns = turns
+
+    def run(
+        self,
+        stop: threading.Event,
+        quiet: Callable[[], Collection[str]],
+        existing: Callable[[], Collection[str]],
+    ) -> None:
+        """Sweep until *stop*; the others return the arguments of :meth:`sweep`."""
+        while not stop.wait(SWEEP_SECONDS):
+            if not self._may_act():
+                continue
+            try:
+                self.sweep(quiet(), existing())
+            except apiserver.ServerError as exc:
+                log.warning("gave up a sweep of leases: %s", exc)
+
+    def sweep(self, quiet: Collection[str], existing: Collection[str]) -> None:
+        """Delete the leases named in *quiet*, which no node part renews, of no node in *existing*.
+
+        ServerError if the API server fails.
+        """
+        for name in orphaned_leases(quiet, existing):
+            self._turns.wait()
+            if not self._may_act():
+                return
+            path = leases.path(self._namespace, name)
+            try:
+                meta = objects.section(self._api.call("GET", path), "metadata")
+                version = {key: meta[key] for key in ("uid", "resourceVersion")}
+                self._api.call("DELETE", path, body={"preconditions": version})
+            except apiserver.ServerError as exc:
+                if not exc.outdated and exc.status != apiserver.NOT_FOUND:
+                    raise
+            else:
+                log.info("deleted lease %s of a node that does not exist", name)
+
+
+def orphaned_leases(quiet: Collection[str], existing: Collection[str]) -> list[str]:
+    """Return the leases in *quiet* that belong to node parts of no node in *existing*."""
+    known = {f"{leases.NODE}{node}" for node in existing} | {leases.CONTROLLER}
+    return sorted(name for name in quiet if name.startswith(leases.NODE) and name not in known)
 
 
 class Controller:
@@ -109,7 +173,7 @@ class Controller:
             api, leases.path(namespace), {}, projections.lease, self._hear, meter
         )
         self._sweep = label_sweep.Sweep(api, settings, may_act, self._pace, meter)
-        self._lease_sweep = lease_sweep.LeaseSweep(api, namespace, may_act, self._pace)
+        self._lease_sweep = LeaseSweep(api, namespace, may_act, self._pace)
         self._lease_folder = namespace
         self._threads = threads.Threads()
         meter.gauge("pyvgpu_queue_overdue", "Pods due for reconciliation.", self._queue.overdue)
@@ -189,7 +253,7 @@ class Controller:
 
     def _quiet(self) -> list[str]:
         """Return the names of leases that were not renewed for some minutes."""
-        found = self._beats.quiet(lease_sweep.QUIET_SECONDS, time.monotonic())
+        found = self._beats.quiet(QUIET_SECONDS, time.monotonic())
         return [key.rpartition("/")[2] for key in found]
 
     def _hear(self, lease: str) -> None:
@@ -203,13 +267,13 @@ class Controller:
         moment = reconcile.DecisionMoment(datetime.datetime.now(datetime.UTC), random.random)
         node, claim = self._node_of(key, known.pod, moment.now)
         pod = exit_reports.believe(known.pod, claim)
-        around = how.Surroundings(node, self._job(pod, known.job))
+        around = termination_methods.Surroundings(node, self._job(pod, known.job))
         decision = reconcile.reconcile(pod, around, moment, self._settings)
         log.debug("pod %s: %s", key, decision.why)
         for action in decision.actions:
             self._carry_out(key, pod, action)
 
-    def _carry_out(self, key: str, pod: sidecar_pods.Pod, action: actions.Action) -> None:
+    def _carry_out(self, key: str, pod: sidecar_pods.WatchedPod, action: actions.Action) -> None:
         match action:
             case actions.Patch():
                 folder = f"{_FOLDERS[action.resource]}/namespaces/{action.namespace}"
@@ -247,7 +311,7 @@ class Controller:
         self._gate.passed()
 
     def _node_of(
-        self, key: str, pod: sidecar_pods.Pod, now: datetime.datetime
+        self, key: str, pod: sidecar_pods.WatchedPod, now: datetime.datetime
     ) -> tuple[nodes.NodeState, exit_reports.ExitReport | None]:
         """Return the pod's node, and its node part's report on the pod."""
         called = f"{self._lease_folder}/{leases.NODE}{pod.node}"
@@ -258,7 +322,9 @@ class Controller:
         found = nodes.read(thing, lease.thing if lease else None, now, self._settings, age)
         return found, lease.ended.get(key) if lease and found.live else None
 
-    def _job(self, pod: sidecar_pods.Pod, name: str) -> how.OwningJob | None:
+    def _job(
+        self, pod: sidecar_pods.WatchedPod, name: str
+    ) -> termination_methods.OwningJob | None:
         """Return the pod's Job; read from the API server only if the decision depends on it."""
         if not name or pod.restart_policy != "OnFailure":
             return None

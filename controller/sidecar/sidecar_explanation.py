@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from pyvgpu import names
 from pyvgpu.controller.sidecar import (
-    how,
     main_completion,
     marking,
     reconcile,
     records,
     sidecar_pods,
+    termination_methods,
 )
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class ContainerExplanation:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Explanation:
+class SidecarExplanation:
     """The explanation of a pod."""
 
     containers: tuple[ContainerExplanation, ...]
@@ -66,11 +66,11 @@ class Explanation:
 
 
 def explain(
-    pod: sidecar_pods.Pod,
-    around: how.Surroundings,
+    pod: sidecar_pods.WatchedPod,
+    around: termination_methods.Surroundings,
     moment: reconcile.DecisionMoment,
     settings: SidecarSettings,
-) -> Explanation:
+) -> SidecarExplanation:
     """Explain each container, and what the pod waits for now."""
     marks = marking.mark(pod, settings.policies)
     decision = reconcile.reconcile(pod, around, moment, settings)
@@ -81,14 +81,16 @@ def explain(
     ]
     containers += [_sidecar(pod, entry, marks, around, settings) for entry in marks.sidecars]
     hints = [*marks.warnings, *_unlabelled(pod, marks)]
-    return Explanation(tuple(containers), tuple(hints), _unmarked(pod, marks) or decision.why)
+    return SidecarExplanation(
+        tuple(containers), tuple(hints), _unmarked(pod, marks) or decision.why
+    )
 
 
 def _sidecar(
-    pod: sidecar_pods.Pod,
-    entry: sidecar_pods.Container,
+    pod: sidecar_pods.WatchedPod,
+    entry: sidecar_pods.ObservedContainer,
     marks: marking.Marking,
-    around: how.Surroundings,
+    around: termination_methods.Surroundings,
     settings: SidecarSettings,
 ) -> ContainerExplanation:
     state = _state(entry)
@@ -100,12 +102,14 @@ def _sidecar(
         return ContainerExplanation(
             entry.name, "sidecar", state, f"it is being ended by {path}", path
         )
-    row = how.choose(how.situate(pod, entry, marks, around, settings))
+    row = termination_methods.choose(
+        termination_methods.situate(pod, entry, marks, around, settings)
+    )
     fate = f"when the work is done: {row.path.value}, because {row.because}"
     return ContainerExplanation(entry.name, "sidecar", state, fate, row.path.value)
 
 
-def _unlabelled(pod: sidecar_pods.Pod, marks: marking.Marking) -> Sequence[str]:
+def _unlabelled(pod: sidecar_pods.WatchedPod, marks: marking.Marking) -> Sequence[str]:
     label = pod.labels.get(names.SIDECAR_LABEL)
     if marks.why_not or main_completion.refused(pod) or label == names.SIDECAR_MANAGED:
         return ()
@@ -120,7 +124,7 @@ def _unlabelled(pod: sidecar_pods.Pod, marks: marking.Marking) -> Sequence[str]:
     )
 
 
-def _unmarked(pod: sidecar_pods.Pod, marks: marking.Marking) -> str:
+def _unmarked(pod: sidecar_pods.WatchedPod, marks: marking.Marking) -> str:
     """Return what blocks a pod without any marked sidecar."""
     if marks.sidecars or main_completion.refused(pod) or pod.restart_policy == "Always":
         return ""
@@ -135,7 +139,7 @@ def _unmarked(pod: sidecar_pods.Pod, marks: marking.Marking) -> str:
     )
 
 
-def _state(container: sidecar_pods.Container) -> str:
+def _state(container: sidecar_pods.ObservedContainer) -> str:
     if container.exit_code is not None:
         return f"ended with {container.exit_code}"
     return container.waits_for or container.state.value

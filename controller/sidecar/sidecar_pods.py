@@ -8,7 +8,6 @@ pods have in common are interned.
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import enum
 import sys
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from pyvgpu.controller.sidecar import mark_names
 from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
+    import datetime
     from collections.abc import Iterable, Mapping, Sequence
 
     from pyvgpu.kube.objects import Object
@@ -74,7 +74,7 @@ class RestartRule:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Container:
+class ObservedContainer:
     """One of spec.containers with its status."""
 
     index: int  # in spec.containers
@@ -119,7 +119,7 @@ class Container:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Pod:
+class WatchedPod:
     """A pod at one resourceVersion."""
 
     namespace: str
@@ -135,7 +135,7 @@ class Pod:
     conditions: frozenset[str]  # the types of the true ones
     labels: Mapping[str, str]
     annotations: Mapping[str, str]  # all keys; values that no decision reads are empty
-    containers: tuple[Container, ...]
+    containers: tuple[ObservedContainer, ...]
     gpus: float = 0.0  # sum over its containers
     annotation_bytes: int = 0  # of all annotations
     deletion_seconds: int = 0  # grace period of its deletion, which may be shorter than its own
@@ -147,11 +147,11 @@ class Pod:
         """The restarts of all its containers, which its Job counts."""
         return self.init_restarts + sum(entry.restarts for entry in self.containers)
 
-    def container(self, name: str) -> Container | None:
+    def container(self, name: str) -> ObservedContainer | None:
         """Return the container called *name*."""
         return next((entry for entry in self.containers if entry.name == name), None)
 
-    def arguments_of(self, container: Container) -> list[str]:
+    def arguments_of(self, container: ObservedContainer) -> list[str]:
         """Return the keys of our annotations that hold its arguments after argv[0]."""
         return _arguments(container.program_annotation, self.annotations)
 
@@ -165,7 +165,7 @@ def outside(namespaces: Iterable[str]) -> list[str]:
     return [f"metadata.namespace!={namespace}" for namespace in namespaces]
 
 
-def read(pod: Object) -> Pod:
+def read(pod: Object) -> WatchedPod:
     """Project a pod object."""
     metadata, spec, status = (
         objects.section(pod, part) for part in ("metadata", "spec", "status")
@@ -182,7 +182,7 @@ def read(pod: Object) -> Pod:
     grace = spec.get("terminationGracePeriodSeconds")
     own_seconds = DEFAULT_GRACE_SECONDS if grace is None else _grace(grace)
     granted = metadata.get("deletionGracePeriodSeconds")
-    return Pod(
+    return WatchedPod(
         namespace=_text(metadata, "namespace"),
         name=metadata.get("name") or "",
         uid=metadata.get("uid") or "",
@@ -222,7 +222,7 @@ def read(pod: Object) -> Pod:
 
 def read_container(
     index: int, spec: Object, status: Object, pod_policy: str, annotations: Object | None = None
-) -> Container:
+) -> ObservedContainer:
     """Project one of spec.containers and its status; *annotations* are the pod's."""
     now, before = objects.section(status, "state"), objects.section(status, "lastState")
     state = _state(now)
@@ -239,7 +239,7 @@ def read_container(
     ours = [one for one in variables if (one.get("name") or "").upper().startswith(_VARIABLES)]
     program = _program_annotation(command, variables)
     there = annotations or {}
-    return Container(
+    return ObservedContainer(
         index=index,
         name=_text(spec, "name"),
         image=_text(spec, "image"),
@@ -256,7 +256,7 @@ def read_container(
         state=state,
         id=status.get("containerID") or "",
         exit_code=ended.get("exitCode"),
-        ended_at=_time(ended.get("finishedAt")),
+        ended_at=objects.time_of(ended.get("finishedAt")),
         restarts=int(status.get("restartCount") or 0),
         waits_for=_text(objects.section(now, "waiting"), "reason"),
         argument_bytes=objects.annotation_bytes(
@@ -338,9 +338,3 @@ def _state(now: Object) -> ContainerState:
         if now.get(name) is not None:
             return state
     return ContainerState.UNKNOWN
-
-
-def _time(text: Any) -> datetime.datetime | None:
-    if not text:
-        return None
-    return datetime.datetime.fromisoformat(str(text))

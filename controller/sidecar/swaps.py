@@ -43,7 +43,7 @@ class Image:
     pull: bool = False  # kubelet may pull it after the old container has ended
 
 
-def asked_for(pod: sidecar_pods.Pod) -> frozenset[str]:
+def asked_for(pod: sidecar_pods.WatchedPod) -> frozenset[str]:
     """Return the images of the pod's valid swap requests, and those to be restored."""
     found: set[str] = set()
     for read in (_requested, _originals):
@@ -53,7 +53,7 @@ def asked_for(pod: sidecar_pods.Pod) -> frozenset[str]:
 
 
 def reconcile(
-    pod: sidecar_pods.Pod, marks: marking.Marking, node: nodes.NodeState
+    pod: sidecar_pods.WatchedPod, marks: marking.Marking, node: nodes.NodeState
 ) -> actions.Decision | None:
     """Decide what to swap in *pod* on *node*; None if nothing was requested."""
     if not (
@@ -86,7 +86,10 @@ def reconcile(
 
 
 def _keep_from(
-    pod: sidecar_pods.Pod, container: sidecar_pods.Container, target: Image, node: nodes.NodeState
+    pod: sidecar_pods.WatchedPod,
+    container: sidecar_pods.ObservedContainer,
+    target: Image,
+    node: nodes.NodeState,
 ) -> actions.Decision | None:
     """Return the decision that defers a swap while *target* may be missing on the node."""
     if (
@@ -116,8 +119,8 @@ def _keep_from(
 
 
 def _swap(
-    pod: sidecar_pods.Pod,
-    marked: Mapping[str, sidecar_pods.Container],
+    pod: sidecar_pods.WatchedPod,
+    marked: Mapping[str, sidecar_pods.ObservedContainer],
     wanted: Mapping[str, Image],
     kept: Mapping[str, Image],
 ) -> actions.Decision | None:
@@ -159,24 +162,26 @@ def _swap(
     )
 
 
-def _program(pod: sidecar_pods.Pod, container: sidecar_pods.Container) -> str | None:
+def _program(
+    pod: sidecar_pods.WatchedPod, container: sidecar_pods.ObservedContainer
+) -> str | None:
     annotation = container.program_annotation
     return pod.annotations.get(annotation) if annotation else None
 
 
-def _refuse(pod: sidecar_pods.Pod, why: str) -> actions.Decision:
+def _refuse(pod: sidecar_pods.WatchedPod, why: str) -> actions.Decision:
     message = f"{names.SWAP_ANNOTATION}: {why}; " + (
         'a valid request is {"log": {"image": "shipper:2"}}'
     )
     return actions.Decision(message, (actions.event(pod, "SwapRefused", message, warning=True),))
 
 
-def _requested(pod: sidecar_pods.Pod) -> dict[str, Image]:
+def _requested(pod: sidecar_pods.WatchedPod) -> dict[str, Image]:
     """Return a user's request; a field with a wrong name is an error."""
     return _read(pod.annotations.get(names.SWAP_ANNOTATION), lambda entry: Image(**entry))
 
 
-def _originals(pod: sidecar_pods.Pod) -> dict[str, Image]:
+def _originals(pod: sidecar_pods.WatchedPod) -> dict[str, Image]:
     """Return the images to be restored, as this or another version has written them."""
     return _read(pod.annotations.get(names.SWAPPED_ANNOTATION), _known)
 

@@ -12,7 +12,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors, names
-from pyvgpu.controller.claims import claim_explanation, seen
+from pyvgpu.controller.claims import claim_explanation, dra_objects
 from pyvgpu.controller.scheduler import pod_request
 from pyvgpu.controller.scheduler.shell import cache_watch
 from pyvgpu.kube import informer, objects
@@ -184,17 +184,17 @@ class ClaimPods:
         return claim_explanation.free_devices(self._slices.values(), self._claims.values())
 
     def _our_classes(self) -> dict[str, bool]:
-        return {name: seen.is_ours(thing) for name, thing in self.classes().items()}
+        return {name: dra_objects.is_ours(thing) for name, thing in self.classes().items()}
 
     def _waits(self, pod: Object, ours: Mapping[str, bool]) -> bool:
-        if seen.whole_devices(pod):
+        if dra_objects.whole_devices(pod):
             return True
         namespace = str(objects.section(pod, "metadata").get("namespace"))
         for entry in objects.entries(objects.section(pod, "spec"), "resourceClaims"):
             if name := claim_explanation.claim_name(pod, entry):
                 claim = self.claim(namespace, name)
                 spec = objects.section(claim or {}, "spec")
-                waits = claim is None or not seen.allocated(claim)
+                waits = claim is None or not dra_objects.allocated(claim)
             else:
                 template = str(entry.get("resourceClaimTemplateName"))
                 made = self.template(namespace, template)

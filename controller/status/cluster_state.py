@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 import pyvgpu
 from pyvgpu import errors
 from pyvgpu.controller.scheduler import cache, wait_reasons
-from pyvgpu.controller.scheduler.shell import cache_watch
+from pyvgpu.controller.scheduler.shell import cache_watch, scheduling_events
 from pyvgpu.controller.status import (
     agent_documents,
     claim_pods,
     guard,
     node_rows,
-    recent_events,
+    stored_day,
 )
-from pyvgpu.kube import threads
+from pyvgpu.kube import informer, objects, threads
 from pyvgpu.status import documents, history, site
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
     from pyvgpu.controller.scheduler import pod_request
     from pyvgpu.http import endpoints, http_messages
-    from pyvgpu.kube import apiserver, informer
+    from pyvgpu.kube import apiserver
+    from pyvgpu.kube.objects import Object
 
     Sort = tuple[pod_request.PodShape, tuple[str, ...]]  # pods with the same request
 
@@ -45,6 +46,9 @@ MOST_SORTS = 10  # shapes of pending pods that one refresh explains
 WHY_SECONDS = 30.0  # lifetime of an explanation
 WATCHED_SECONDS = 60.0  # pending pods are explained for this long after the last request
 MOST_PROBLEMS = 20
+EVENTS_PATH = "/api/v1/events"
+EVENT_SOURCES = ("pyvgpu", scheduling_events.COMPONENT)  # the agents and the scheduler
+MOST_EVENTS = 50  # events shown
 _LINES = ("allocated", "memory", "waiting")
 _ALL = "all"
 _ROOM = "kube-scheduler has not retried since, or something else rules that node out"
@@ -58,6 +62,84 @@ class StatusSettings:
     agent_namespace: str
     agent_port: int
     claims: bool = False  # show pods that wait for ResourceClaims
+    store: str = ""  # URL path of the ConfigMap that keeps the last day; empty: none
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class ShownEvent:
+    """An event as the page shows it; the newest compares greatest."""
+
+    at: str  # in the API server's notation
+    object: str  # namespace/name of the object that it is about
+    kind: str
+    reason: str
+    text: str
+
+
+def read_event(event: Object) -> ShownEvent:
+    """Return what the page shows of *event*."""
+    about = objects.section(event, "involvedObject")
+    at = event.get("lastTimestamp") or event.get("eventTime") or ""
+    return ShownEvent(
+        str(at or objects.section(event, "metadata").get("creationTimestamp") or ""),
+        f"{about.get('namespace')}/{about.get('name')}",
+        str(event.get("type") or ""),
+        str(event.get("reason") or ""),
+        str(event.get("message") or ""),
+    )
+
+
+class RecentEvents:
+    """Watches for the newest Events that pyvgpu's components recorded; keeps a bounded number."""
+
+    def __init__(
+        self, api: apiserver.ApiServer, counting: informer.Counting | None = None
+    ) -> None:
+        self._events: dict[str, ShownEvent] = {}
+        self._lock = threading.Lock()
+        self._followed = [
+            informer.Informer(
+                api,
+                EVENTS_PATH,
+                {"fieldSelector": f"source={name}"},
+                self._note,
+                _ignore,
+                counting,
+            )
+            for name in EVENT_SOURCES
+        ]
+
+    @property
+    def parts(self) -> tuple[Callable[[threading.Event], None], ...]:
+        """The functions to run until an event is set, each in a thread."""
+        return tuple(events.run for events in self._followed)
+
+    def document(self) -> list[dict[str, str]]:
+        """Return the events as the page takes them, the newest first."""
+        with self._lock:
+            newest = sorted(self._events.values(), reverse=True)[:MOST_EVENTS]
+        return [
+            {
+                "at": event.at,
+                "type": event.kind,
+                "reason": event.reason,
+                "object": event.object,
+                "text": event.text,
+            }
+            for event in newest
+        ]
+
+    def _note(self, event: Object) -> None:
+        key = informer.key_of(event)
+        with self._lock:
+            self._events[key] = read_event(event)
+            if len(self._events) > 4 * MOST_EVENTS:
+                newest = sorted(self._events, key=lambda key: self._events[key], reverse=True)
+                self._events = {key: self._events[key] for key in newest[:MOST_EVENTS]}
+
+
+def _ignore(_key: str) -> None:
+    """Do nothing: the page reads the events on request."""
 
 
 class Cluster:
@@ -77,9 +159,9 @@ class Cluster:
         self._agents = agent_documents.Agents(
             api, settings.agent_namespace, settings.agent_port, self._touch, counting
         )
-        self._events = recent_events.RecentEvents(api, counting)
+        self._events = RecentEvents(api, counting)
         self._claims = claim_pods.ClaimPods(api, counting) if settings.claims else None
-        self._guard = guard.Guard(api)
+        self._guard = guard.TokenGuard(api)
         self._threads = threads.Threads()
         self._lock = threading.Lock()
         self._touched: set[str] = set()
@@ -88,7 +170,12 @@ class Cluster:
         self._listed: list[node_rows.NodeRow] = []
         self._totals = node_rows.totals(())
         self._lines: history.History[str] = history.History()
-        self._days: history.DayHistory[str] = history.DayHistory()
+        self._days = history.DayHistory()
+        self._stored = (
+            stored_day.StoredDay(api, settings.store, self._days, clock)
+            if settings.store
+            else None
+        )
         self._why: dict[Sort, tuple[float, str, str]] = {}  # time, request, reason
         self._claims_why: dict[str, _ClaimReason] = {}  # by pod
         self._waiting: list[pod_request.PodRequest | claim_pods.ClaimPod] = []
@@ -100,11 +187,12 @@ class Cluster:
         """Refresh until *stop*."""
         parts = (*self._watch.parts, self._agents.run, *self._events.parts)
         parts += self._claims.parts if self._claims else ()
+        parts += (self._stored.run,) if self._stored else ()
         self._threads.start(*(_bound(part, stop) for part in parts))
         while not stop.is_set():
             self._hurry.wait(LOOK_SECONDS if self._at else SYNC_SECONDS)
             self._hurry.clear()
-            if not self.missing:
+            if not self.missing and not (self._stored and not self._stored.was_read.is_set()):
                 self.look()
 
     @property
@@ -160,7 +248,8 @@ class Cluster:
         now = {_ALL: (allocated, memory, len(found))}
         self._at = self._clock()
         self._lines.add(now)
-        self._days.add(now, self._at)
+        if self._days.add(now, self._at) and self._stored:
+            self._stored.put(self._days.text())
 
     def _answer(self, asked: endpoints.HttpRequest) -> http_messages.HttpResponse:
         verdict = self._guard.judge(asked.fields)

@@ -55,7 +55,7 @@ class _CachedVerdict:
     until: float
 
 
-class Guard:
+class TokenGuard:
     """Authorizes bearer tokens; thread-safe."""
 
     def __init__(

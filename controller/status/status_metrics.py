@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyvgpu.controller.status import cluster_state
 
 
-class StatusMeter(api_metrics.Meter):
+class StatusMeter(api_metrics.ApiMeter):
     """Metrics of the cluster's status page."""
 
     def __init__(self) -> None:

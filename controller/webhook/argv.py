@@ -83,7 +83,7 @@ def escape(text: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Moved:
+class MovedContainer:
     """A container after the move. If *why_not* is set, argv[0] did not move."""
 
     command: tuple[str, ...]
@@ -93,7 +93,7 @@ class Moved:
     why_not: str = ""
 
 
-def move(container: Object, room_bytes: int) -> Moved:
+def move(container: Object, room_bytes: int) -> MovedContainer:
     """Move the argv of *container*, one of spec.containers of a pod being created.
 
     *room_bytes* is how much the pod's annotations may still grow. If not everything fits, only
@@ -101,7 +101,7 @@ def move(container: Object, room_bytes: int) -> Moved:
     swap, so nothing needs to move.
     """
     command, args = objects.words(container, "command"), objects.words(container, "args")
-    kept = Moved(command, args, (), {})
+    kept = MovedContainer(command, args, (), {})
     if not command or already_moved(container):
         return kept
     prefix = _free_prefix(container)
@@ -118,7 +118,7 @@ def move(container: Object, room_bytes: int) -> Moved:
         if not mover.annotations or moved[0] == elements[0]:
             break
         if objects.annotation_bytes(mover.annotations) <= room_bytes:
-            return Moved(
+            return MovedContainer(
                 moved[: len(command)],
                 moved[len(command) :],
                 tuple(mover.variables),

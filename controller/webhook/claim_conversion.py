@@ -26,9 +26,17 @@ if TYPE_CHECKING:
 MOST_NAME = 63  # characters of a claim's name in a pod
 PREFIX = "vgpu-"  # of such names; the container's name follows
 _ASKED_FOR = frozenset(name for pair in pod_request.RESOURCES for name in pair)
-_NOT_KEPT = (  # annotations that kube-scheduler ignores, and what applies instead
+# Annotations that kube-scheduler ignores, and what applies instead.
+_NOT_KEPT: tuple[tuple[str, str], ...] = (
     (names.PLACEMENT_ANNOTATION, "kube-scheduler's own scoring decides"),
     (names.PACKING_ANNOTATION, "kube-scheduler takes the first device that fits"),
+)
+_ALONE = "a claim of a MIG partition has all time of its instance"
+# And those that divide time.
+_NOT_OF_INSTANCES: tuple[tuple[str, str], ...] = (
+    (names.VCORE_POLICY_ANNOTATION, _ALONE),
+    (names.VCORE_LIMIT_ANNOTATION, _ALONE),
+    (names.PRIORITY_ANNOTATION, _ALONE),
 )
 
 Specs = dict[str, dict[str, Any]]  # of templates, by name
@@ -72,12 +80,9 @@ def rewrite(draft: drafts.Draft, asked: pod_request.PodRequest, unit: int) -> Re
             "--claims"
         )
     wish, choice = _wish_of(annotations), device_selector.read(annotations)
+    ignored = _NOT_KEPT
     if choice.selector.mig:
-        raise errors.UsageError(
-            f"{names.MIG_ANNOTATION} or {names.ISOLATION_ANNOTATION} hardware: is not converted "
-            f"to a claim; valid would be a claim of the DeviceClass {claim_templates.MIG_CLASS} "
-            "in the pod, or a namespace without --claims"
-        )
+        wish, ignored = None, (*_NOT_KEPT, *_NOT_OF_INSTANCES)
     if choice.selector.mps:
         raise errors.UsageError(
             f"{names.ISOLATION_ANNOTATION} mps: claims give no devices that MPS divides; valid "
@@ -107,7 +112,7 @@ def rewrite(draft: drafts.Draft, asked: pod_request.PodRequest, unit: int) -> Re
             draft.append({"name": mine}, "spec", part, place, "resources", "claims")
     warnings = tuple(
         f"{name} {annotations[name]}: has no effect on claims, {instead}"
-        for name, instead in _NOT_KEPT
+        for name, instead in ignored
         if name in annotations
     )
     return Rewritten(specs, warnings)

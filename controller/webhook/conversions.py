@@ -102,7 +102,7 @@ def convert_mebibytes(draft: drafts.Draft, unit: int) -> None:
         _replace(draft, (part, place), (name,), {names.VMEMORY_RESOURCE: -(-size // unit)})
 
 
-def convert(draft: drafts.Draft, words: Container[Words], memory: defaults.Memory) -> None:
+def convert(draft: drafts.Draft, words: Container[Words], memory: defaults.DefaultMemory) -> None:
     """Convert the requests of a pod's containers; UsageError for an invalid request."""
     counts: dict[str, int] = {}
     priorities: set[quota.Priority] = set()
@@ -188,7 +188,7 @@ def _of_gpu_manager(draft: drafts.Draft, where: tuple[str, int], unit: int) -> N
 
 
 def _of_hami(
-    draft: drafts.Draft, where: tuple[str, int], memory: defaults.Memory
+    draft: drafts.Draft, where: tuple[str, int], memory: defaults.DefaultMemory
 ) -> tuple[int, bool]:
     """Convert a container; return its number of devices, and whether its time is unlimited."""
     container = draft.document["spec"][where[0]][where[1]]
@@ -247,7 +247,9 @@ def _read(container: Object) -> _HamiRequest:
     )
 
 
-def _units(asked: _HamiRequest, memory: defaults.Memory, selector: datatypes.Selector) -> int:
+def _units(
+    asked: _HamiRequest, memory: defaults.DefaultMemory, selector: datatypes.Selector
+) -> int:
     """Return the memory on each device, in units."""
     if asked.mebibytes:
         return -(-asked.mebibytes * _MEBIBYTE // memory.unit)
@@ -261,7 +263,7 @@ def _units(asked: _HamiRequest, memory: defaults.Memory, selector: datatypes.Sel
     return memory.part(percent, selector) or 1
 
 
-def _time_for(units: int, memory: defaults.Memory, selector: datatypes.Selector) -> int:
+def _time_for(units: int, memory: defaults.DefaultMemory, selector: datatypes.Selector) -> int:
     """Return the vcore for *units* of memory: the same ratio of the smallest device."""
     device = defaults.smallest(memory.devices, selector)
     if device is None:

@@ -22,7 +22,7 @@ _PARTS = ("initContainers", "containers")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Memory:
+class DefaultMemory:
     """Inputs for the default memory of a share."""
 
     unit: int  # bytes of one vmemory
@@ -57,7 +57,7 @@ def allowed(
     return [device for device in devices if not free_capacity.unfit(device, plain)]
 
 
-def fill(draft: drafts.Draft, memory: Memory) -> None:
+def fill(draft: drafts.Draft, memory: DefaultMemory) -> None:
     """Set the memory of shares without vmemory; UsageError without a default."""
     wish = device_selector.read(objects.section(draft.document, "metadata", "annotations"))
     for part, place, container in containers(draft.document):

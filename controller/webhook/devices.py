@@ -11,17 +11,15 @@ import posixpath
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, names, quantity
-from pyvgpu.allocator import amounts, elastic, isolation, mig_placement
-from pyvgpu.controller.scheduler import pod_request
+from pyvgpu.allocator import amounts, elastic, isolation, mig_placement, suspensions
+from pyvgpu.controller.scheduler import other_groups, pod_request
 from pyvgpu.controller.webhook import (
     claim_conversion,
     confines,
     conversions,
     defaults,
     drafts,
-    groups,
     review,
-    state,
 )
 from pyvgpu.kube import objects
 
@@ -38,6 +36,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# Annotations that record a component's decisions, which users may not write.
+STATE_ANNOTATIONS = (
+    names.DEVICES_ANNOTATION,
+    names.STOP_ANNOTATION,
+    names.SWAPPED_ANNOTATION,
+    names.GAIA_ASSIGNED_ANNOTATION,
+)
+STATE_PREFIX = names.GAIA_PREDICATE  # of further ones
+
 _CREATED = ("pods", "CREATE")
 _DEBUGGED = ("pods/ephemeralcontainers", "UPDATE")
 _EPHEMERAL = ("ephemeralContainers",)
@@ -45,7 +52,7 @@ _SHARED_MEMORY = "/dev/shm"  # noqa: S108 -- a mount point
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Rules:
+class DeviceRules:
     """The webhook's settings for pods with devices."""
 
     unit: int = amounts.UNIT_BYTES  # bytes of one vmemory
@@ -56,21 +63,22 @@ class Rules:
     confines: confines.Confines = dataclasses.field(default_factory=confines.Confines)
 
 
-def mutation(rules: Rules, devices: Devices, ensure: Ensure) -> review.Mutation:
+def mutation(rules: DeviceRules, devices: Devices, ensure: Ensure) -> review.Mutation:
     """Return the mutation of new pods.
 
     For a pod that gets claims, it calls *ensure* before it answers.
     """
 
-    def mutate(request: review.Request) -> review.Review:
+    def mutate(request: review.AdmissionRequest) -> review.Review:
         if (request.resource, request.operation) != _CREATED:
             return review.Review()
         draft = drafts.Draft(request.thing)
-        forged = state.strip(draft)
+        forged = strip_state(draft)
         warnings = (_took(forged),) if forged else ()
         try:
-            _complete(draft, rules, defaults.Memory(rules.unit, devices(), rules.fallback))
-            done = _claim(draft, request, rules)
+            known = devices()
+            _complete(draft, rules, defaults.DefaultMemory(rules.unit, known, rules.fallback))
+            done = _claim(draft, request, rules, known)
             if done.specs:
                 ensure(request.namespace, done.specs, request.dry_run)
         except (errors.UsageError, errors.PermissionDeniedError) as exc:
@@ -83,10 +91,10 @@ def mutation(rules: Rules, devices: Devices, ensure: Ensure) -> review.Mutation:
     return review.closed(mutate)
 
 
-def validation(rules: Rules, devices: Devices) -> review.Mutation:
+def validation(rules: DeviceRules, devices: Devices) -> review.Mutation:
     """Return the validation of new pods, which also sees the changes of other webhooks."""
 
-    def judge(request: review.Request) -> review.Review:
+    def judge(request: review.AdmissionRequest) -> review.Review:
         if (request.resource, request.operation) != _CREATED:
             return review.Review()
         pod = dict(request.thing)
@@ -106,10 +114,10 @@ def validation(rules: Rules, devices: Devices) -> review.Mutation:
     return review.closed(judge)
 
 
-def ephemeral(rules: Rules) -> review.Mutation:
+def ephemeral(rules: DeviceRules) -> review.Mutation:
     """Return the validation of ephemeral containers added to a pod with devices."""
 
-    def judge(request: review.Request) -> review.Review:
+    def judge(request: review.AdmissionRequest) -> review.Review:
         if (request.resource, request.operation) != _DEBUGGED:
             return review.Review()
         asked = pod_request.read(request.thing, unit=rules.unit)
@@ -125,7 +133,22 @@ def ephemeral(rules: Rules) -> review.Mutation:
     return review.closed(judge)
 
 
-def _complete(draft: drafts.Draft, rules: Rules, memory: defaults.Memory) -> None:
+def strip_state(draft: drafts.Draft) -> tuple[str, ...]:
+    """Remove the annotations that only components may write; return the removed keys.
+
+    Later changes are refused by the API server through the ValidatingAdmissionPolicy in the chart,
+    which lists the same names.
+    """
+    noted = objects.section(draft.document, "metadata", "annotations")
+    forged = tuple(
+        key for key in noted if key in STATE_ANNOTATIONS or str(key).startswith(STATE_PREFIX)
+    )
+    for key in forged:
+        draft.remove("metadata", "annotations", key)
+    return forged
+
+
+def _complete(draft: drafts.Draft, rules: DeviceRules, memory: defaults.DefaultMemory) -> None:
     conversions.convert_mebibytes(draft, rules.unit)
     if rules.words:
         conversions.convert(draft, rules.words, memory)
@@ -134,7 +157,10 @@ def _complete(draft: drafts.Draft, rules: Rules, memory: defaults.Memory) -> Non
 
 
 def _claim(
-    draft: drafts.Draft, request: review.Request, rules: Rules
+    draft: drafts.Draft,
+    request: review.AdmissionRequest,
+    rules: DeviceRules,
+    known: Sequence[datatypes.NodeDevice],
 ) -> claim_conversion.Rewritten:
     """Give the pod claims if its namespace uses them, else a scheduler that knows devices.
 
@@ -148,24 +174,28 @@ def _claim(
         return claim_conversion.Rewritten()
     if asked.trouble or _why_confined(draft.document, request.namespace, asked, rules):
         return claim_conversion.Rewritten()
+    if why := _why_no_instance(asked, rules, known):
+        raise errors.UsageError(why)
     return claim_conversion.rewrite(draft, asked, rules.unit)
 
 
-def _why_not(request: review.Request, asked: pod_request.PodRequest | None, rules: Rules) -> str:
+def _why_not(
+    request: review.AdmissionRequest, asked: pod_request.PodRequest | None, rules: DeviceRules
+) -> str:
     pod = request.thing
     why = _why_confined(pod, request.namespace, asked, rules)
     if why or not asked:
         return why
     return (
         _why_not_by(objects.section(pod, "spec"), rules.schedulers)
-        or (groups.why_not(pod) if rules.schedulers else "")
+        or (_why_not_in_group(pod) if rules.schedulers else "")
         or _why_not_shared(objects.section(pod, "metadata", "annotations"))
         or (_why_no_shared_memory(pod, asked) if asked.shape.selector.mps else "")
     )
 
 
 def _why_confined(
-    pod: Object, namespace: str, asked: pod_request.PodRequest | None, rules: Rules
+    pod: Object, namespace: str, asked: pod_request.PodRequest | None, rules: DeviceRules
 ) -> str:
     allowed = rules.confines
     why = confines.why_no_node(pod, namespace, allowed) or confines.why_not_privileged(
@@ -189,6 +219,35 @@ def _why_not_by(spec: Object, schedulers: tuple[str, ...]) -> str:
     )
 
 
+def _why_not_in_group(pod: Object) -> str:
+    """Return the error if *pod* is in a group that another system would schedule as a whole.
+
+    Our scheduler would place such a pod alone, which its user would notice only by a deadlock. Our
+    own gangs are annotations: docs/placement.md. A pod group of Kueue is none of these: Kueue
+    admits its quota as a whole, and leaves the placement to us.
+    """
+    metadata = objects.section(pod, "metadata")
+    if objects.section(metadata, "annotations").get(names.GANG_ANNOTATION):
+        return ""  # our own gang, whatever other systems read
+    for place, key in other_groups.MARKS:
+        if group := objects.section(metadata, place).get(key):
+            return _unknown_group(f"metadata.{place} {key}: {group}", str(group))
+    spec = objects.section(pod, "spec")
+    for field, key in other_groups.FIELDS:
+        if field in spec and spec[field] is not None:
+            group = str(objects.section(spec, field).get(key) or "train")
+            return _unknown_group(f"spec.{field}", group)
+    return ""
+
+
+def _unknown_group(what: str, group: str) -> str:
+    return (
+        f"{what}: the scheduler of pods with devices does not know this group, and would place "
+        f"the pod alone; valid would be the annotations {names.GANG_ANNOTATION}: {group} and "
+        f'{names.GANG_SIZE_ANNOTATION}: "4", with the number of its pods'
+    )
+
+
 def _why_not_shared(annotations: Object) -> str:
     """Return the error that the agent could otherwise only report in an event, at runtime."""
     try:
@@ -197,6 +256,7 @@ def _why_not_shared(annotations: Object) -> str:
             elastic.read(annotations),
             elastic.read_priority(annotations),
         )
+        suspensions.requested(annotations)
     except errors.UsageError as exc:
         return str(exc)
     return ""
@@ -220,14 +280,14 @@ def _why_no_shared_memory(pod: Object, asked: pod_request.PodRequest) -> str:
 
 
 def _needs(
-    asked: pod_request.PodRequest, rules: Rules
+    asked: pod_request.PodRequest, rules: DeviceRules
 ) -> tuple[tuple[str, datatypes.ContainerNeed], ...]:
     found = pod_request.pod_of(asked.shape, rules.unit)
     needs = (container.need for container in found.containers)
     return tuple(zip(asked.names, needs, strict=True))
 
 
-def _has_share(pod: Object, asked: pod_request.PodRequest | None, rules: Rules) -> bool:
+def _has_share(pod: Object, asked: pod_request.PodRequest | None, rules: DeviceRules) -> bool:
     if claim_conversion.has_share(pod):
         return True
     if asked is None or asked.trouble:
@@ -236,7 +296,7 @@ def _has_share(pod: Object, asked: pod_request.PodRequest | None, rules: Rules) 
 
 
 def _why_no_instance(
-    asked: pod_request.PodRequest, rules: Rules, devices: Sequence[datatypes.NodeDevice]
+    asked: pod_request.PodRequest, rules: DeviceRules, devices: Sequence[datatypes.NodeDevice]
 ) -> str:
     """Return why no known GPU can give the MIG instances of a pod, with the valid profiles."""
     wanted = asked.shape.selector.mig
@@ -249,7 +309,7 @@ def _why_no_instance(
 
 
 def _too_large(
-    asked: pod_request.PodRequest, rules: Rules, devices: Sequence[datatypes.NodeDevice]
+    asked: pod_request.PodRequest, rules: DeviceRules, devices: Sequence[datatypes.NodeDevice]
 ) -> tuple[str, ...]:
     """Warn of requests larger than any known device; a new node may bring a larger one."""
     if not devices:
@@ -264,7 +324,7 @@ def _too_large(
     )
 
 
-def _with_news_alone(request: review.Request) -> Object:
+def _with_news_alone(request: review.AdmissionRequest) -> Object:
     """Return the pod with only the ephemeral containers that this request adds."""
     spec = objects.section(request.thing, "spec")
     former = objects.entries(objects.section(request.former, "spec"), "ephemeralContainers")

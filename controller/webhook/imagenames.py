@@ -130,7 +130,7 @@ def rename(image: str, namespace: str, rules: Sequence[Rule]) -> str:
 def mutation(rules: Sequence[Rule]) -> review.Mutation:
     """Return the mutation of new pods and of added ephemeral containers."""
 
-    def mutate(request: review.Request) -> review.Review:
+    def mutate(request: review.AdmissionRequest) -> review.Review:
         if (request.resource, request.operation) not in (
             ("pods", "CREATE"),
             ("pods/ephemeralcontainers", "UPDATE"),

@@ -33,7 +33,7 @@ _REASONS = {FORBIDDEN: "Forbidden", FAILED: "InternalError"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Request:
+class AdmissionRequest:
     """A request to the API server, as the webhook receives it."""
 
     uid: str  # of the request
@@ -63,10 +63,10 @@ class Review:
     failed: bool = False  # an error of ours: admitted unchanged, or refused for now
 
 
-Mutation = Callable[[Request], Review]
+Mutation = Callable[[AdmissionRequest], Review]
 
 
-def read(content: bytes) -> Request:
+def read(content: bytes) -> AdmissionRequest:
     """Parse an AdmissionReview; DataError if it is not one."""
     try:
         review: Any = json.loads(content)
@@ -85,7 +85,7 @@ def read(content: bytes) -> Request:
     kind = "/".join(str(part) for part in parts if part)
     group = resource.get("group")
     user = objects.section(request, "userInfo")
-    return Request(
+    return AdmissionRequest(
         uid=uid,
         operation=str(request.get("operation") or ""),
         resource=f"{kind}.{group}" if group else kind,
@@ -98,7 +98,7 @@ def read(content: bytes) -> Request:
     )
 
 
-def ask(mutation: Mutation, request: Request) -> Review:
+def ask(mutation: Mutation, request: AdmissionRequest) -> Review:
     """Return the answer of *mutation*, or an unchanged object if it fails."""
     try:
         return mutation(request)
@@ -113,7 +113,7 @@ def ask(mutation: Mutation, request: Request) -> Review:
 def closed(mutation: Mutation) -> Mutation:
     """Return *mutation* such that it fails closed: an error refuses the object for now."""
 
-    def strict(request: Request) -> Review:
+    def strict(request: AdmissionRequest) -> Review:
         try:
             return mutation(request)
         except Exception:
@@ -127,7 +127,7 @@ def closed(mutation: Mutation) -> Mutation:
     return strict
 
 
-def write(request: Request, answer: Review) -> bytes:
+def write(request: AdmissionRequest, answer: Review) -> bytes:
     """Encode the response."""
     response: dict[str, Any] = {"uid": request.uid, "allowed": not answer.refusal}
     if answer.refusal:

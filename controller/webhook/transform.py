@@ -11,16 +11,18 @@ from __future__ import annotations
 import dataclasses
 import enum
 import fnmatch
+import hashlib
+import json
 from typing import TYPE_CHECKING
 
 from pyvgpu import names
-from pyvgpu.controller.sidecar import how, mark_names, marking, sidecar_pods
+from pyvgpu.controller.sidecar import mark_names, marking, sidecar_pods, termination_methods
 from pyvgpu.controller.sidecar.controller_settings import SidecarSettings
-from pyvgpu.controller.webhook import argv, drafts, launch, native
+from pyvgpu.controller.webhook import argv, drafts, review
 from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyvgpu.controller.sidecar.nodes import Release
     from pyvgpu.kube.objects import Object, Operation
@@ -29,6 +31,11 @@ KEPT_FREE_BYTES = 16 * 1024  # reserved for annotations written later
 
 MANAGED = {names.SIDECAR_LABEL: names.SIDECAR_MANAGED}
 OURS_ALONE = (names.STOP_ANNOTATION, names.SWAPPED_ANNOTATION)  # which users may not write
+NATIVE_SINCE = (1, 29)  # enabled by default; an older kubelet restarts it for ever
+LAUNCH_VOLUME = "pyvgpu-launch"
+ARGV_VOLUME = "pyvgpu-argv"
+LAUNCH_FOLDER = "/pyvgpu/launch"
+ARGV_FOLDER = "/pyvgpu/argv"
 
 
 class Expansion(enum.Enum):
@@ -66,6 +73,20 @@ class Transformed:
     warnings: tuple[str, ...]
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class NativeSidecars:
+    """The sidecars to convert to native ones, in start order; and why others stay.
+
+    Native sidecars are init containers with restartPolicy Always. Kubelet ends those itself after
+    the main containers, and ignores their exit codes. But main containers start only after a
+    native sidecar has started, including its startupProbe and postStart hook; a sidecar that waits
+    for a main container would deadlock. So a sidecar that may depend on a main container stays.
+    """
+
+    moves: tuple[sidecar_pods.ObservedContainer, ...]
+    why_not: Mapping[str, str]
+
+
 def transform(pod: Object, namespace: str, admission: Admission) -> Transformed:
     """Transform a pod that is being created in *namespace*; it may have no name yet."""
     read = dataclasses.replace(sidecar_pods.read(pod), namespace=namespace)
@@ -84,13 +105,28 @@ def transform(pod: Object, namespace: str, admission: Admission) -> Transformed:
     return _Transformation(draft, read, marks, admission).run()
 
 
+def mutation(
+    admission: Admission, oldest_kubelet: Callable[[], Release | None]
+) -> review.Mutation:
+    """Return the mutation of new pods; it calls *oldest_kubelet* for each request."""
+
+    def mutate(request: review.AdmissionRequest) -> review.Review:
+        if (request.resource, request.operation) != ("pods", "CREATE"):
+            return review.Review()
+        now = dataclasses.replace(admission, oldest_kubelet=oldest_kubelet())
+        done = transform(request.thing, request.namespace, now)
+        return review.Review(done.operations, done.warnings)
+
+    return mutate
+
+
 class _Transformation:
     """The transformation of one pod."""
 
     def __init__(
         self,
         draft: drafts.Draft,
-        read: sidecar_pods.Pod,
+        read: sidecar_pods.WatchedPod,
         marks: marking.Marking,
         admission: Admission,
     ) -> None:
@@ -117,10 +153,10 @@ class _Transformation:
         self._launch(launched)
         if rest:
             self._draft.set_entries(MANAGED, "metadata", "labels")
-        native.move(self._draft, moves)
+        _move_native(self._draft, moves)
         return Transformed(tuple(self._draft.operations), tuple(self._warnings))
 
-    def _plan_native(self) -> Sequence[sidecar_pods.Container]:
+    def _plan_native(self) -> Sequence[sidecar_pods.ObservedContainer]:
         wanted = self._admission.native_namespaces
         if not any(fnmatch.fnmatchcase(self._read.namespace, pattern) for pattern in wanted):
             return ()
@@ -129,25 +165,25 @@ class _Transformation:
                 "no native sidecars, because the pod may be placed on a virtual node"
             )
             return ()
-        plan = native.plan(self._draft.document, self._marks, self._admission.oldest_kubelet)
+        plan = _choose_native(self._draft.document, self._marks, self._admission.oldest_kubelet)
         self._warnings += [
             f"container {name} does not become a native sidecar: {why}"
             for name, why in plan.why_not.items()
         ]
         return plan.moves
 
-    def _is_launched(self, entry: sidecar_pods.Container) -> bool:
+    def _is_launched(self, entry: sidecar_pods.ObservedContainer) -> bool:
         expands = not self._surely_virtual
         return (
             self._admission.virtual_expansion is Expansion.LAUNCHER
             and (self._surely_virtual or self._maybe_virtual)
             and bool(entry.command)
             and entry.command[0] != names.LAUNCH_PROGRAM
-            and launch.is_exact(self._specs[entry.index], expands=expands)
-            and launch.is_free(self._draft.document)
+            and _is_exact(self._specs[entry.index], expands=expands)
+            and _is_free(self._draft.document)
         )
 
-    def _move(self, entry: sidecar_pods.Container) -> None:
+    def _move(self, entry: sidecar_pods.ObservedContainer) -> None:
         """Move its argv into annotations, if the node will expand the references."""
         virtual = self._surely_virtual or self._maybe_virtual
         if not entry.command or entry.command[0] == names.LAUNCH_PROGRAM:
@@ -169,10 +205,10 @@ class _Transformation:
             self._draft.put(list(moved.args), *path, "args")
         self._put_variables(entry, moved.variables)
 
-    def _launch(self, entries: Sequence[sidecar_pods.Container]) -> None:
+    def _launch(self, entries: Sequence[sidecar_pods.ObservedContainer]) -> None:
         fitting = []
         for entry in entries:
-            key, value = launch.annotation(self._specs[entry.index])
+            key, value = _start_annotation(self._specs[entry.index])
             if objects.annotation_bytes({key: value}) > self._room:
                 self._warn_of(entry, "the pod's annotations have no room for its command")
                 continue
@@ -181,10 +217,10 @@ class _Transformation:
             fitting.append(entry.index)
         if fitting:
             image = self._admission.settings.fast_exit.image
-            launch.start(self._draft, fitting, image)
+            _start_by_launcher(self._draft, fitting, image)
 
-    def _tell_provider(self, entry: sidecar_pods.Container) -> None:
-        if how.has_provider_switch(self._read, entry):
+    def _tell_provider(self, entry: sidecar_pods.ObservedContainer) -> None:
+        if termination_methods.has_provider_switch(self._read, entry):
             return
         if self._admission.virtual_provider is Provider.ECI:
             variables = {"ECI_CONTAINER_TYPE": "sidecar", mark_names.ECI_IGNORE: "true"}
@@ -206,13 +242,15 @@ class _Transformation:
             self._room -= len(f",{entry.name}") if listed else objects.annotation_bytes(change)
             self._draft.set_entries(change, "metadata", "annotations")
 
-    def _put_variables(self, entry: sidecar_pods.Container, variables: Sequence[Object]) -> None:
+    def _put_variables(
+        self, entry: sidecar_pods.ObservedContainer, variables: Sequence[Object]
+    ) -> None:
         """Insert *variables* before the container's own, whose values may refer to them."""
         for place, variable in enumerate(variables):
             self._draft.insert(variable, place, "spec", "containers", entry.index, "env")
 
-    def _warn_of(self, entry: sidecar_pods.Container, why: str) -> None:
-        if how.is_swappable(entry, self._admission.settings):
+    def _warn_of(self, entry: sidecar_pods.ObservedContainer, why: str) -> None:
+        if termination_methods.is_swappable(entry, self._admission.settings):
             return  # started by a path that the fast-exit image has, too
         self._warnings.append(
             f"container {entry.name}: its image cannot be swapped when the work is done, because "
@@ -237,3 +275,112 @@ def _tolerates_virtual(pod: Object, settings: SidecarSettings) -> bool:
         for key in keys
         for prefix in settings.virtual.taint_prefixes
     )
+
+
+def _choose_native(pod: Object, marks: marking.Marking, oldest: Release | None) -> NativeSidecars:
+    """Plan for a pod being created; *oldest* is the oldest kubelet release of the cluster."""
+    if oldest is None or oldest < NATIVE_SINCE:
+        release = ".".join(map(str, NATIVE_SINCE))
+        why = f"native sidecars need kubelets of Kubernetes {release} or later on all nodes"
+        return NativeSidecars((), {entry.name: why for entry in marks.sidecars})
+    specs = objects.entries(objects.section(pod, "spec"), "containers")
+    why_not = {entry.name: _why_not_native(specs[entry.index]) for entry in marks.sidecars}
+    moves = [entry for entry in marks.sidecars if not why_not[entry.name]]
+    # Kubelet ends them in reverse start order, and the lowest order must end first. The sort is
+    # stable: sidecars of equal order start in the order of the spec.
+    moves.sort(key=lambda entry: -marks.wishes[entry.name].order)
+    return NativeSidecars(tuple(moves), {name: why for name, why in why_not.items() if why})
+
+
+def _move_native(draft: drafts.Draft, moves: Sequence[sidecar_pods.ObservedContainer]) -> None:
+    """Append the sidecars to the init containers."""
+    specs = list(objects.entries(objects.section(draft.document, "spec"), "containers"))
+    for entry in moves:
+        draft.append({**specs[entry.index], "restartPolicy": "Always"}, "spec", "initContainers")
+    for index in sorted((entry.index for entry in moves), reverse=True):
+        draft.remove("spec", "containers", index)
+
+
+def _why_not_native(container: Object) -> str:
+    if container.get("startupProbe"):
+        return "its startupProbe may need a main container, and those would wait for it"
+    if objects.section(container, "lifecycle").get("postStart"):
+        return "its postStart hook may need a main container, and those would wait for it"
+    if container.get("restartPolicy") or container.get("restartPolicyRules"):
+        return "it has a restartPolicy of its own"
+    return ""
+
+
+def _is_exact(container: Object, *, expands: bool) -> bool:
+    """Return whether the launcher, which expands nothing, preserves the argv.
+
+    *expands*: the node may expand references in commands.
+    """
+    elements = (*objects.words(container, "command"), *objects.words(container, "args"))
+    return not any("\0" in text or (expands and "$" in text) for text in elements)
+
+
+def _is_free(pod: Object) -> bool:
+    """Return whether the volume and container names that we add are free."""
+    spec = objects.section(pod, "spec")
+    taken = {
+        entry.get("name")
+        for part in ("volumes", "containers", "initContainers")
+        for entry in objects.entries(spec, part)
+    }
+    return not taken & {LAUNCH_VOLUME, ARGV_VOLUME}
+
+
+def _start_annotation(container: Object) -> tuple[str, str]:
+    """Return the key and value of the annotation that holds the argv of *container*."""
+    words = [*objects.words(container, "command"), *objects.words(container, "args")]
+    return f"{names.START_COMMAND_ANNOTATION}.{_launch_key(container)}", json.dumps(words)
+
+
+def _start_by_launcher(draft: drafts.Draft, places: Sequence[int], image: str) -> None:
+    """Start the containers at *places* by the launcher; the caller sets their annotations.
+
+    For nodes that do not expand ``$(NAME)`` in commands. An init container of the fast-exit image
+    copies the launcher into a volume. The sidecar runs it from there, and the launcher execs the
+    program whose argv is in an annotation, mounted as a file by the downward API. In the fast-exit
+    image the launcher exits with 0, so a swap changes only the image.
+    """
+    items = []
+    for place in places:
+        path = ("spec", "containers", place)
+        container = draft.document["spec"]["containers"][place]
+        field = f"metadata.annotations['{_start_annotation(container)[0]}']"
+        items.append({"path": _launch_key(container), "fieldRef": {"fieldPath": field}})
+        draft.put(
+            [names.LAUNCH_PROGRAM, f"{ARGV_FOLDER}/{_launch_key(container)}"], *path, "command"
+        )
+        draft.remove(*path, "args")
+        for volume, folder in ((LAUNCH_VOLUME, LAUNCH_FOLDER), (ARGV_VOLUME, ARGV_FOLDER)):
+            mount = {"name": volume, "mountPath": folder, "readOnly": True}
+            draft.append(mount, *path, "volumeMounts")
+    draft.append({"name": LAUNCH_VOLUME, "emptyDir": {}}, "spec", "volumes")
+    draft.append({"name": ARGV_VOLUME, "downwardAPI": {"items": items}}, "spec", "volumes")
+    draft.insert(_installer(image), 0, "spec", "initContainers")
+
+
+def _installer(image: str) -> Object:
+    """Return the installing init container; it is valid in restricted namespaces with quotas."""
+    return {
+        "name": LAUNCH_VOLUME,
+        "image": image,
+        "command": ["/pyvgpu-launch", "-i", names.LAUNCH_PROGRAM],
+        "volumeMounts": [{"name": LAUNCH_VOLUME, "mountPath": LAUNCH_FOLDER}],
+        "resources": {kind: {"cpu": "10m", "memory": "16Mi"} for kind in ("requests", "limits")},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+            "runAsUser": 65534,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    }
+
+
+def _launch_key(container: Object) -> str:
+    return hashlib.sha256(str(container.get("name")).encode()).hexdigest()[:32]

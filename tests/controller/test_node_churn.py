@@ -8,7 +8,7 @@ import pytest
 import status_cluster
 import waiting
 
-from pyvgpu.controller.sidecar import controller_settings, lease_sweep, meters, shell
+from pyvgpu.controller.sidecar import controller_settings, meters, shell
 from pyvgpu.controller.status import cluster_state
 from pyvgpu.kube import leases
 
@@ -40,8 +40,8 @@ def names_in(root):
 
 
 def test_leases_of_nodes_that_went_are_deleted(small, monkeypatch):
-    monkeypatch.setattr(lease_sweep, "SWEEP_SECONDS", 0.1)
-    monkeypatch.setattr(lease_sweep, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(shell, "SWEEP_SECONDS", 0.1)
+    monkeypatch.setattr(shell, "QUIET_SECONDS", 0.0)
     api, connection = small
     settings = controller_settings.SidecarSettings(sweep_seconds=0, writes_per_second=100_000)
     controller = shell.Controller(

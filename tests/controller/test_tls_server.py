@@ -8,14 +8,15 @@ import socket
 import ssl
 import threading
 
-import doors
+import https_server
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from doors import JSON
+from https_server import JSON
 
+from pyvgpu.controller.certs import certificates, serving_certificate
 from pyvgpu.http import http_server, replies, tls_server
 
 
@@ -24,7 +25,7 @@ def echo(content):
 
 
 def made_of(routes, **more):
-    return doors.Door(
+    return https_server.HttpsServer(
         lambda address, *rest: tls_server.TlsServer(
             address, routes, *rest, most_bytes=1 << 20, **more
         )
@@ -32,7 +33,7 @@ def made_of(routes, **more):
 
 
 @pytest.fixture
-def door():
+def server():
     with contextlib.closing(made_of({"/echo": echo})) as made:
         yield made
 
@@ -43,16 +44,28 @@ def post(client, body=b"{}"):
     return answer.status, answer.read()
 
 
-def test_one_connection_serves_many_requests(door):
-    with contextlib.closing(door.connect()) as client:
+def test_one_connection_serves_many_requests(server):
+    with contextlib.closing(server.connect()) as client:
         for number in range(3):
             body = json.dumps({"n": number}).encode()
             assert post(client, body) == (200, body)
-    assert door.count(3) == [("/echo", "answered")] * 3
+    assert server.count(3) == [("/echo", "answered")] * 3
 
 
-def test_expect_100_continue_with_a_raw_socket(door):
-    with contextlib.closing(door.connect()) as client:
+def test_a_renewed_certificate_is_served_to_new_connections_alone(server):
+    before = server.bundle.authorities
+    with contextlib.closing(server.connect()) as client:
+        assert post(client) == (200, b"{}")
+        server.bundle = certificates.make(https_server.WANTED, serving_certificate.utc())
+        with contextlib.closing(server.connect()) as later:
+            assert post(later) == (200, b"{}")
+        with pytest.raises(ssl.SSLCertVerificationError):
+            server.connect(before)
+        assert post(client) == (200, b"{}")
+
+
+def test_expect_100_continue_with_a_raw_socket(server):
+    with contextlib.closing(server.connect()) as client:
         head = b"POST /echo HTTP/1.1\r\nHost:h\r\nContent-Type: application/json\r\n"
         head += b"Content-Length: 2\r\n"
         client.sock.sendall(head + b"Expect: 100-continue\r\n\r\n")
@@ -79,7 +92,7 @@ def body_drip(sock, stop):
 
 
 @pytest.mark.parametrize("way", [drip, body_drip])
-def test_a_slow_request_is_aborted_though_bytes_keep_arriving(door, monkeypatch, way):
+def test_a_slow_request_is_aborted_though_bytes_keep_arriving(server, monkeypatch, way):
     stop = threading.Event()
     monkeypatch.setattr(tls_server, "REQUEST_SECONDS", 0.3)
     hasty = made_of({"/echo": echo})
@@ -96,38 +109,38 @@ def test_a_slow_request_is_aborted_though_bytes_keep_arriving(door, monkeypatch,
         finally:
             stop.set()
             thread.join()
-    with contextlib.closing(door.connect()) as client:
+    with contextlib.closing(server.connect()) as client:
         assert post(client)[0] == 200
 
 
-def test_many_slow_clients_do_not_delay_others(door):
+def test_many_slow_clients_do_not_delay_others(server):
     stop = threading.Event()
     with contextlib.ExitStack() as stack:
         threads = []
         for _ in range(30):
-            slow = stack.enter_context(contextlib.closing(door.connect()))
+            slow = stack.enter_context(contextlib.closing(server.connect()))
             threads.append(threading.Thread(target=drip, args=(slow.sock, stop)))
             threads[-1].start()
-        with contextlib.closing(door.connect()) as client:
+        with contextlib.closing(server.connect()) as client:
             assert post(client)[0] == 200
         stop.set()
         for thread in threads:
             thread.join()
 
 
-def test_connections_that_break_do_not_fill_the_log(door, caplog, monkeypatch):
+def test_connections_that_break_do_not_fill_the_log(server, caplog, monkeypatch):
     monkeypatch.setattr(http_server, "TELL_SECONDS", 1000)
     caplog.set_level("INFO")
     for _ in range(20):
-        with socket.create_connection(door.address) as plain:
+        with socket.create_connection(server.address) as plain:
             plain.sendall(b"nonsense\r\n\r\n")
             while plain.recv(1000):  # until the server closes it
                 pass
     assert caplog.text.count("lost a connection") == 1
 
 
-def test_a_body_of_50_megabytes_is_refused_before_it_is_read(door):
-    with contextlib.closing(door.connect()) as client:
+def test_a_body_of_50_megabytes_is_refused_before_it_is_read(server):
+    with contextlib.closing(server.connect()) as client:
         client.putrequest("POST", "/echo")
         for name, value in (JSON | {"Content-Length": str(50 << 20)}).items():
             client.putheader(name, value)
@@ -137,7 +150,7 @@ def test_a_body_of_50_megabytes_is_refused_before_it_is_read(door):
             413,
             b"the body must have no more than 1048576 bytes\n",
         )
-    with contextlib.closing(door.connect()) as client:
+    with contextlib.closing(server.connect()) as client:
         assert post(client)[0] == 200
 
 
@@ -193,15 +206,15 @@ def test_a_body_of_50_megabytes_is_refused_before_it_is_read(door):
         ),
     ],
 )
-def test_an_invalid_request_is_refused_and_the_connection_closed(door, head, code):
-    assert raw(door, head).partition(b"\r\n")[0].split()[1] == str(code).encode()
-    assert not door.seen
+def test_an_invalid_request_is_refused_and_the_connection_closed(server, head, code):
+    assert raw(server, head).partition(b"\r\n")[0].split()[1] == str(code).encode()
+    assert not server.seen
 
 
-def raw(door, said):
+def raw(server, said):
     """Send *said*; return the whole answer, until the server closes the connection."""
     heard = b""
-    with contextlib.closing(door.connect()) as client, contextlib.suppress(ConnectionError):
+    with contextlib.closing(server.connect()) as client, contextlib.suppress(ConnectionError):
         client.sock.sendall(said)
         while more := client.sock.recv(4096):
             heard += more
@@ -217,19 +230,19 @@ def raw(door, said):
         pytest.param("1.0", "connection: keep-alive\r\n", True, id="an old one with keep-alive"),
     ],
 )
-def test_a_connection_is_kept_alive_as_the_client_asks(door, version, field, kept):
+def test_a_connection_is_kept_alive_as_the_client_asks(server, version, field, kept):
     one = (
         f"POST /echo HTTP/{version}\r\nHost:h\r\ncontent-TYPE: application/json; charset=utf-8\r\n"
         f"{field}content-length:2\r\n\r\n{{}}"
     )
     last = "GET / HTTP/1.1\r\nHost:h\r\n\r\n"
-    heard = raw(door, (one + (last if kept else "")).encode())
+    heard = raw(server, (one + (last if kept else "")).encode())
     assert heard.startswith(f"HTTP/{version} 200 OK\r\n".encode())
     assert (b"HTTP/1.1 404 " in heard) == kept
 
 
-def test_expect_100_continue_with_an_http_client(door):
-    with contextlib.closing(door.connect()) as client:
+def test_expect_100_continue_with_an_http_client(server):
+    with contextlib.closing(server.connect()) as client:
         client.putrequest("POST", "/echo")
         for name, value in (JSON | {"Content-Length": "2", "Expect": "100-continue"}).items():
             client.putheader(name, value)
@@ -271,7 +284,7 @@ def guarded(tmp_path):
     trusted = self_signed(tmp_path, SCHEDULER)
     other = self_signed(tmp_path, "system:node:node-1")
 
-    class Guarded(doors.Door):
+    class Guarded(https_server.HttpsServer):
         def context(self):
             context = super().context()
             for file in (trusted, other):
@@ -282,43 +295,43 @@ def guarded(tmp_path):
     def listener(address, *rest):
         return tls_server.TlsServer(address, {"/echo": echo}, *rest, clients=[SCHEDULER])
 
-    with contextlib.closing(Guarded(listener)) as door:
-        yield door, trusted, other
+    with contextlib.closing(Guarded(listener)) as server:
+        yield server, trusted, other
 
 
-def asked_with(door, file):
-    trust = ssl.create_default_context(cadata=door.bundle.authorities)
+def asked_with(server, file):
+    trust = ssl.create_default_context(cadata=server.bundle.authorities)
     if file:
         trust.load_cert_chain(file)
-    with contextlib.closing(door.connect(trust=trust)) as client:
+    with contextlib.closing(server.connect(trust=trust)) as client:
         return post(client)
 
 
 def test_a_client_with_the_right_certificate_is_answered(guarded):
-    door, trusted, _ = guarded
-    assert asked_with(door, trusted) == (200, b"{}")
+    server, trusted, _ = guarded
+    assert asked_with(server, trusted) == (200, b"{}")
 
 
 @pytest.mark.parametrize("kind", ["no certificate", "another name", "another authority"])
 def test_other_clients_are_rejected(guarded, tmp_path, kind):
-    door, _, other = guarded
+    server, _, other = guarded
     file = {
         "no certificate": None,
         "another name": other,
         "another authority": self_signed(tmp_path, SCHEDULER),
     }[kind]
     with pytest.raises((ConnectionError, ssl.SSLError, http.client.HTTPException)):
-        asked_with(door, file)
-    assert not door.seen
+        asked_with(server, file)
+    assert not server.seen
 
 
 def test_a_request_sent_with_the_end_of_the_handshake_is_rejected_too(guarded):
-    door, _, other = guarded
-    trust = ssl.create_default_context(cadata=door.bundle.authorities)
+    server, _, other = guarded
+    trust = ssl.create_default_context(cadata=server.bundle.authorities)
     trust.load_cert_chain(other)
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    spoken = trust.wrap_bio(incoming, outgoing, server_hostname=doors.HOST)
-    with socket.create_connection(door.address, timeout=doors.SECONDS) as plain:
+    spoken = trust.wrap_bio(incoming, outgoing, server_hostname=https_server.HOST)
+    with socket.create_connection(server.address, timeout=https_server.SECONDS) as plain:
         shaken = False
         while not shaken:
             with contextlib.suppress(ssl.SSLWantReadError):
@@ -335,4 +348,4 @@ def test_a_request_sent_with_the_end_of_the_handshake_is_rejected_too(guarded):
         with contextlib.suppress(ConnectionError):
             while plain.recv(1 << 16):
                 pass
-    assert not door.seen
+    assert not server.seen

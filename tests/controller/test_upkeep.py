@@ -37,7 +37,7 @@ def api(small):
 
 def keeping(name, connection):
     if name == "key":
-        return seal_keys.Keys(connection, PLACE)
+        return seal_keys.SealKeys(connection, PLACE)
     if name == "certificate":
         return serving_certificate.Identity(connection, serving_certificate.own(connection, PLACE))
     if name == "certificate by a signer":

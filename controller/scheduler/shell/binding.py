@@ -58,7 +58,7 @@ class GoneError(NotBoundError):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedPod:
     """A pod as it was when filter judged it."""
 
     pod: pod_request.PodRequest
@@ -67,7 +67,7 @@ class Judged:
     stale: tuple[str, ...] = ()  # gpu-manager annotations that name devices already
 
     @classmethod
-    def of(cls, thing: Object, keys: Sequence[bytes]) -> Judged | None:
+    def of(cls, thing: Object, keys: Sequence[bytes]) -> JudgedPod | None:
         """Return the record of a pod; None if it requests no device of ours."""
         pod = pod_request.read(thing, keys)
         if pod is None:
@@ -112,7 +112,7 @@ class Binder:
         self._busy: set[str] = set()  # uids
         self._sent: dict[str, tuple[str, float]] = {}  # by uid, unanswered: version, time
 
-    def bind(self, judged: Judged, node: str) -> None:
+    def bind(self, judged: JudgedPod, node: str) -> None:
         """Bind a pod to *node*; NotBoundError, or Refused (placement_explanation) if not fit."""
         uid = judged.pod.uid
         if not self._is_current(NEWS_SECONDS):
@@ -173,14 +173,14 @@ class Binder:
             raise GoneError(f"pod {key}: another pod has this name now")
         return thing
 
-    def _judge(self, key: str, uid: str) -> Judged | None:
+    def _judge(self, key: str, uid: str) -> JudgedPod | None:
         """Return a pod as it is now; None if it is gone."""
         try:
-            return Judged.of(self.find(key, uid), self._keys())
+            return JudgedPod.of(self.find(key, uid), self._keys())
         except GoneError:
             return None
 
-    def _write(self, judged: Judged, choice: notes.DeviceChoice) -> None:
+    def _write(self, judged: JudgedPod, choice: notes.DeviceChoice) -> None:
         pod = judged.pod
         sealed = notes.seal(choice, self._keys()[0])
         noted = {names.DEVICES_ANNOTATION: sealed}
@@ -217,7 +217,9 @@ class Binder:
             "POST", path, limit, body, seconds=WRITE_SECONDS + 1, connect=CONNECT_SECONDS
         )
 
-    def _refused(self, judged: Judged, node: str, exc: apiserver.ServerError) -> Judged | None:
+    def _refused(
+        self, judged: JudgedPod, node: str, exc: apiserver.ServerError
+    ) -> JudgedPod | None:
         """Return the pod as it is now if a retry makes sense, None if it is bound as wanted.
 
         NotBoundError if neither.

@@ -1,17 +1,17 @@
 """Compare the scheduler cache with the API server periodically, and correct it.
 
-A second cache is built from each page of the lists; what it has must be equal. Updates in flight
-differ for a moment: so only what differs twice in a row counts, and then everything is listed
-again. The cache answers kube-scheduler, in an event loop: its lock is held for one page at a time,
-and no page's objects outlive it, since to free all of a large cluster at once would stop every
-thread as well.
+A second cache is built from each object of the lists; what it has must be equal. Updates in
+flight differ for a moment: so only what differs twice in a row counts, and then everything is
+listed again. The cache answers kube-scheduler, in an event loop, which waits for the cache's lock
+and for the interpreter's: so each object is decoded, compared and freed by itself, with a pause
+after a few.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pyvgpu.controller.scheduler import cache, node_annotation_reader, pod_request
 from pyvgpu.controller.scheduler.shell import cache_watch
@@ -19,13 +19,18 @@ from pyvgpu.kube import apiserver, informer
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 log = logging.getLogger(__name__)
 
+Thing = TypeVar("Thing")
+
 AGAIN_SECONDS = 5.0  # between the two comparisons
 _SHOWN = 10  # differences to log
-PAGE, _PAUSE_SECONDS = 50, 0.02  # small pages with pauses: requests of kube-scheduler come first
+PAGE = 100  # objects: up to 1 MB of text, which is decoded one object at a time
+# Requests of kube-scheduler come first: half a millisecond of work, then a pause, so that most
+# requests meet none of it.
+_AT_ONCE, _PAUSE_SECONDS = 5, 0.005
 
 
 class Drift:
@@ -72,41 +77,37 @@ class Drift:
             self._relist()
 
     def _compare(self, stop: threading.Event) -> _Differences:
-        """Compare each page with the cache, then look for what is in no page."""
+        """Compare each object with the cache, then look for what is in no list."""
         lines: set[str] = set()
         nodes: set[str] = set()  # that exist
         pods: set[str] = set()  # that the cache is to have
-        for page, _ in self._api.pages(cache_watch.NODES, {}, PAGE):
-            stop.wait(_PAUSE_SECONDS)
-            truth = cache.Cache(self._cache.settings)
-            names = [informer.key_of(node) for node in page]
-            for name, node in zip(names, page, strict=True):
-                report = node_annotation_reader.read(node)
-                truth.see_node(name, report.published, report.trouble)
-            lines.update(self._cache.differences(truth, names, ()))
-            nodes.update(names)
-        for page, _ in self._api.pages(cache_watch.PODS, {}, PAGE):
-            stop.wait(_PAUSE_SECONDS)
-            truth = cache.Cache(self._cache.settings)
-            keys = [informer.key_of(thing) for thing in page]
-            for key, thing in zip(keys, page, strict=True):
-                truth.see_pod(key, pod_request.read(thing, self._keys()))
-            lines.update(self._cache.differences(truth, (), keys))
+        for node in _paused(self._api.each(cache_watch.NODES, {}, PAGE), stop):
+            truth, name = cache.Cache(self._cache.settings), informer.key_of(node)
+            report = node_annotation_reader.read(node)
+            truth.see_node(name, report.published, report.trouble)
+            lines.update(self._cache.differences(truth, (name,), ()))
+            nodes.add(name)
+        for thing in _paused(self._api.each(cache_watch.PODS, {}, PAGE), stop):
+            truth, key = cache.Cache(self._cache.settings), informer.key_of(thing)
+            truth.see_pod(key, pod_request.read(thing, self._keys()))
+            lines.update(self._cache.differences(truth, (), (key,)))
             pods.update(truth.pods)
         nothing = cache.Cache(self._cache.settings)
         gone_nodes = [name for name in list(self._cache.nodes) if name not in nodes]
         gone_pods = [key for key in list(self._cache.pods) if key not in pods]
-        for some in _pages(gone_nodes):
-            stop.wait(_PAUSE_SECONDS)
-            lines.update(self._cache.differences(nothing, some, ()))
-        for some in _pages(gone_pods):
-            stop.wait(_PAUSE_SECONDS)
-            lines.update(self._cache.differences(nothing, (), some))
+        for name in _paused(gone_nodes, stop):
+            lines.update(self._cache.differences(nothing, (name,), ()))
+        for key in _paused(gone_pods, stop):
+            lines.update(self._cache.differences(nothing, (), (key,)))
         return _Differences(frozenset(lines), frozenset(gone_pods), frozenset(gone_nodes))
 
 
-def _pages(names: Sequence[str]) -> Iterator[Sequence[str]]:
-    return (names[at : at + PAGE] for at in range(0, len(names), PAGE))
+def _paused(things: Iterable[Thing], stop: threading.Event) -> Iterator[Thing]:
+    """Yield *things*, a few at once, with pauses until *stop*."""
+    for number, thing in enumerate(things):
+        if number % _AT_ONCE == 0:
+            stop.wait(_PAUSE_SECONDS)
+        yield thing
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

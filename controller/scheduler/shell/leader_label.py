@@ -3,7 +3,7 @@
 Readiness cannot select the leader: a rollout would wait for a replica that cannot lead yet. So all
 replicas are ready, and the label selects the leader, the only one that answers kube-scheduler. A
 leader that died still has the label: the next leader removes it. Writes to the same pod also
-requeue waiting pods: see ``requeue``.
+requeue waiting pods: see ``session.PodRequeuer``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Evict pods of lower priority where that alone frees a device for a waiting pod.
+"""Evict pods of lower priority where only that frees a device for a waiting pod.
 
-kube-scheduler evicts no pod where a node has enough in total but no single device has. The module
-``victims`` chooses the pods; they are evicted here through the Eviction API, so that the API
-server enforces PodDisruptionBudgets. What they free is reserved for the waiting pod, for a time.
+kube-scheduler evicts no pod if a node has enough in total, although no single device has. The
+module ``victims`` chooses the pods; they are evicted here through the Eviction API, so that the
+API server enforces PodDisruptionBudgets. The freed share is reserved for the waiting pod for a
+limited time.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Preemptor:
         decider: extender.Decider,
         reader: disruption_budgets.Reader,
         may_act: Callable[[], bool],
-        recorder: scheduling_events.PodEvents,
+        recorder: scheduling_events.SchedulingEvents,
     ) -> None:
         self._api = api
         self._decider = decider

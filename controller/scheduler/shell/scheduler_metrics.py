@@ -31,7 +31,7 @@ class TermFigures(Protocol):
         """Pods evicted so far."""
 
 
-class SchedulerMeter(api_metrics.Meter):
+class SchedulerMeter(api_metrics.ApiMeter):
     """Metrics of the scheduler extender."""
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ WAITS = "VGPUWaits"  # no node has room; says what would make some
 LIMITS = event_recorder.EventLimits(least_seconds=60.0, repeat_seconds=600.0)
 
 
-class PodEvents:
+class SchedulingEvents:
     """Records events on pods."""
 
     def __init__(

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 ENTRY = "key"
 
 
-class Keys:
+class SealKeys:
     """The keys as last read from the Secret."""
 
     def __init__(

@@ -11,6 +11,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from pyvgpu import names
 from pyvgpu.controller.scheduler import cache, extender, sampling
 from pyvgpu.controller.scheduler.shell import (
     binding,
@@ -18,25 +19,78 @@ from pyvgpu.controller.scheduler.shell import (
     cache_watch,
     disruption_budgets,
     preemption_evictions,
-    requeue,
     scheduling_events,
     verbs,
 )
-from pyvgpu.kube import process_tuning, threads
-from pyvgpu.kube.apiserver import ServerError
+from pyvgpu.kube import apiserver, process_tuning, threads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from pyvgpu.controller.scheduler import pod_request
     from pyvgpu.controller.scheduler.shell import leader_label
     from pyvgpu.controller.scheduler.shell.scheduler_metrics import SchedulerMeter
-    from pyvgpu.kube import apiserver
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0  # between checks of deadlines
 SYNC_SECONDS = 0.1  # between checks whether everything is listed
+WOKEN_ANNOTATION = f"{names.DOMAIN}/woken"
+LEAST_REQUEUE_SECONDS = 1.0  # between two writes
+REQUEUE_AGAIN_SECONDS = 2.0  # until a failed write is tried again
+
+
+class PodRequeuer:
+    """Requeues pending pods in kube-scheduler when devices have been freed.
+
+    kube-scheduler does so itself when a pod ends, but often a moment before our watch sees that
+    end; it never learns of reservations that were dropped. After a refusal by an extender it
+    retries a pod upon any change of any bound pod: so one write to our own pod requeues all,
+    however many wait, and needs no permission to write to theirs. Nothing is written while no
+    waiting pod would fit.
+    """
+
+    def __init__(
+        self,
+        own: leader_label.OwnPod,
+        freed: Callable[[], Collection[object]],
+        counted: Callable[[], None],
+    ) -> None:
+        """Write nothing yet.
+
+        *freed* returns waiting pods that may fit now, each once; *counted* is called per write.
+        """
+        self._own = own
+        self._freed = freed
+        self._counted = counted
+        self._due = threading.Event()
+
+    def look(self) -> None:
+        """Check soon whether a waiting pod fits: devices were freed."""
+        self._due.set()
+
+    def run(self, stop: threading.Event) -> None:
+        """Requeue pods until *stop*; call :meth:`look` after setting it, which ends the wait."""
+        waiting: Collection[object] = ()
+        while not stop.is_set():
+            self._due.wait(REQUEUE_AGAIN_SECONDS if waiting else None)
+            self._due.clear()
+            if stop.is_set():
+                return
+            waiting = self._freed() or waiting
+            if waiting and self._requeue(len(waiting)):
+                waiting = ()
+                stop.wait(LEAST_REQUEUE_SECONDS)
+
+    def _requeue(self, count: int) -> bool:
+        log.debug("requeued waiting pods: %d may fit", count)
+        try:
+            self._own.annotate({WOKEN_ANNOTATION: str(time.time_ns())})
+        except apiserver.ServerError as exc:
+            log.warning("cannot requeue waiting pods: %s", exc)
+            return False
+        self._counted()
+        return True
 
 
 class Term:
@@ -61,9 +115,9 @@ class Term:
         self._meter = meter
         self.cache = cache.Cache(settings)
         self.decider = extender.Decider(self.cache)
-        self._waker = requeue.Waker(own, self._freed, meter.wakes.inc)
+        self._requeuer = PodRequeuer(own, self._freed, meter.wakes.inc)
         self._watch = cache_watch.ClusterWatch(
-            api, self.cache, keys, self._waker.look, meter, self._nominated
+            api, self.cache, keys, self._requeuer.look, meter, self._nominated
         )
         self._binder = binding.Binder(
             api,
@@ -73,7 +127,7 @@ class Term:
             self._watch.is_current,
         )
         self._budgets = disruption_budgets.Reader(api, self._watch.budgets, self.cache)
-        self._recorder = scheduling_events.PodEvents(api, self._why)
+        self._recorder = scheduling_events.SchedulingEvents(api, self._why)
         self._evictor = preemption_evictions.Preemptor(
             api, self.decider, self._budgets, may_act, self._recorder
         )
@@ -118,7 +172,7 @@ class Term:
         self._threads.start(*(_bound(part, stop) for part in self._watch.parts))
         while self._watch.missing and not stop.wait(SYNC_SECONDS):
             pass
-        shells = (self._waker, self._recorder, self._evictor, self._drift)
+        shells = (self._requeuer, self._recorder, self._evictor, self._drift)
         self._threads.start(*(_bound(shell.run, stop) for shell in shells))
         if not stop.is_set():
             known = len(self.cache.pods), len(self.cache.nodes)
@@ -133,7 +187,7 @@ class Term:
         self._own.follow()
         for worker in (self._recorder, self._evictor):
             worker.close()
-        self._waker.look()
+        self._requeuer.look()
 
     def drain(self) -> None:
         """Wait until no bind that was sent can still be done: then another term may begin."""
@@ -143,7 +197,7 @@ class Term:
         """Let the Service route kube-scheduler here; tell whether that was done."""
         try:
             self._own.lead()
-        except ServerError as exc:
+        except apiserver.ServerError as exc:
             log.warning("cannot label our own pod: %s", exc)
             return False
         return True
@@ -156,7 +210,7 @@ class Term:
         except Exception:
             log.exception("cannot handle deadlines")
             self._meter.failures.inc()
-        self._waker.look()
+        self._requeuer.look()
 
     def _freed(self) -> Sequence[object]:
         return self.decider.freed(time.monotonic())

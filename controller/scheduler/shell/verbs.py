@@ -21,7 +21,7 @@ from pyvgpu.kube import objects
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pyvgpu.controller.scheduler import extender, listed, pod_request, victims
+    from pyvgpu.controller.scheduler import extender, name_lists, pod_request, victims
     from pyvgpu.kube.objects import Object
 
 MOST_GATHERING = 512  # binds that wait for their gang; more must retry
@@ -34,9 +34,9 @@ class Remembered:
     def __init__(self, most: int = REMEMBERED) -> None:
         self._most = most
         self._lock = threading.Lock()
-        self._found: collections.OrderedDict[str, binding.Judged] = collections.OrderedDict()
+        self._found: collections.OrderedDict[str, binding.JudgedPod] = collections.OrderedDict()
 
-    def keep(self, judged: binding.Judged) -> None:
+    def keep(self, judged: binding.JudgedPod) -> None:
         """Remember a pod."""
         with self._lock:
             self._found[judged.pod.uid] = judged
@@ -44,7 +44,7 @@ class Remembered:
             while len(self._found) > self._most:
                 self._found.popitem(last=False)
 
-    def find(self, thing: Object) -> binding.Judged | None:
+    def find(self, thing: Object) -> binding.JudgedPod | None:
         """Return *thing* as it was judged in this very version; None if it was not."""
         meta = objects.section(thing, "metadata")
         found = self._found.get(str(meta.get("uid") or ""))
@@ -52,7 +52,7 @@ class Remembered:
             return None
         return found
 
-    def take(self, uid: str) -> binding.Judged | None:
+    def take(self, uid: str) -> binding.JudgedPod | None:
         """Return a pod and forget it."""
         with self._lock:
             return self._found.pop(uid, None)
@@ -100,8 +100,8 @@ class Verbs:
     def prioritize(self, content: bytes) -> replies.Reply:
         """Answer with a score for each node."""
         asked = protocol.read_question(content)
-        judged = self._remembered.find(asked.pod) or binding.Judged.of(asked.pod, self._keys())
-        scores: listed.Codes = bytes(len(asked.names))
+        judged = self._remembered.find(asked.pod) or binding.JudgedPod.of(asked.pod, self._keys())
+        scores: name_lists.Codes = bytes(len(asked.names))
         if judged is not None:
             scores = self._decider.prioritize(judged.pod, asked.names, time.monotonic())
         return replies.Reply(protocol.write_scores(asked.names, scores), "scored")
@@ -118,7 +118,7 @@ class Verbs:
     def preempt(self, content: bytes) -> replies.Reply:
         """Answer on which nodes the victims that kube-scheduler proposes would make room."""
         asked = protocol.read_preemption(content)
-        judged = binding.Judged.of(asked.pod, self._keys())
+        judged = binding.JudgedPod.of(asked.pod, self._keys())
         those = asked.victims
         if judged is not None:
             named = {node: found.uids for node, found in those.items()}
@@ -131,7 +131,7 @@ class Verbs:
 
     def _filter(self, content: bytes, *, may_change: bool) -> replies.Reply:
         asked = protocol.read_question(content)
-        judged = binding.Judged.of(asked.pod, self._keys())
+        judged = binding.JudgedPod.of(asked.pod, self._keys())
         if judged is None:
             return replies.Reply(protocol.write_filter(asked, asked.names, {}), "not ours")
         self._remembered.keep(judged)
@@ -150,14 +150,14 @@ class Verbs:
         key = f"{asked.namespace}/{asked.name}"
         if judged is None:  # another leader judged it, before this term began
             thing = self._binder.find(key, asked.uid)
-            judged = binding.Judged.of(thing, self._keys())
+            judged = binding.JudgedPod.of(thing, self._keys())
         if judged is None:
             self._binder.bind_without(asked.namespace, asked.name, asked.uid, asked.node)
         else:
             self._gather(judged, asked.node)
             self._binder.bind(judged, asked.node)
 
-    def _gather(self, judged: binding.Judged, node: str) -> None:
+    def _gather(self, judged: binding.JudgedPod, node: str) -> None:
         """Wait for the other pods of a gang; NotBoundError if that takes too long.
 
         A pod that has arrived once counts as present, even though its bind must be retried.
@@ -179,5 +179,5 @@ class Verbs:
             if end:
                 self._gathering.release()
 
-    def _arrive(self, judged: binding.Judged, node: str) -> float | None:
+    def _arrive(self, judged: binding.JudgedPod, node: str) -> float | None:
         return self._decider.arrive(judged.pod, node, time.monotonic())

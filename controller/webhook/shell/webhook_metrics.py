@@ -6,7 +6,7 @@ from pyvgpu.http import exposition
 from pyvgpu.kube import api_metrics
 
 
-class WebhookMeter(api_metrics.Meter):
+class WebhookMeter(api_metrics.ApiMeter):
     """Metrics of the webhook."""
 
     def __init__(self) -> None:

@@ -4,10 +4,13 @@ import json
 
 import claim_objects as make
 import gpu_pods as gpu
+import mig_profiles
 import pytest
 import small_api
 
 from pyvgpu import cli
+from pyvgpu.controller.claims import dra_objects
+from pyvgpu.deviceplugin.dra import mig_partitions
 
 POD = "/api/v1/namespaces/team/pods/p"
 CLAIMS = f"{make.GROUP}/namespaces/team/resourceclaims"
@@ -113,18 +116,78 @@ def test_a_pod_with_allocated_claims_waits_for_none_of_them(small, ask):
     ]
 
 
-def test_mig_partitions_that_a_pod_waits_for_are_named_but_not_judged(small, ask):
-    only = 'device.attributes["pyvgpu.io"].?migProfile.orValue("") != ""'
-    made = make.device_class("vgpu-mig", only)
-    small[0].put(f"{make.GROUP}/deviceclasses/vgpu-mig", made)
-    asked = make.request(None, None, deviceClassName="vgpu-mig")
-    small[0].put(POD, WAITS)
-    small[0].put(f"{CLAIMS}/p-gpu-1", make.claim("p-gpu-1", asked))
-    assert ask()[1].splitlines() == [
-        "team/p waits for MIG partitions",
+CUT = mig_profiles.gpu()
+PROFILE = 'device.attributes["pyvgpu.io"].migProfile == "3g.40gb"'
+MIG = {"deviceClassName": "vgpu-mig", "selectors": [{"cel": {"expression": PROFILE}}]}
+
+
+@pytest.fixture
+def divided(small):
+    """A GPU with MIG partitions, of which a claim has 3g.40gb@4; and a pod that waits."""
+    api, _ = small
+    made = make.device_class("vgpu-mig", dra_objects.OF_THE_DRIVER, dra_objects.ANY_PARTITION)
+    api.put(f"{make.GROUP}/deviceclasses/vgpu-mig", made)
+    for one in mig_profiles.slices("m", CUT):
+        api.put(f"{make.GROUP}/resourceslices/{one['metadata']['name']}", one)
+    held(api, "a", "3g.40gb", 4)
+    api.put(POD, WAITS)
+    return api
+
+
+def held(api, name, profile, start):
+    """Put a claim of a pod that has a partition."""
+    has = make.got(make.claim(name), name, ("m/mig", 0, None, None))
+    (result,) = has["status"]["allocation"]["devices"]["results"]
+    result["device"] = mig_partitions.name_of(CUT.uuid, profile, start)
+    api.put(f"{CLAIMS}/{name}", has)
+
+
+def test_a_pod_that_waits_for_a_mig_partition_gets_the_reason(divided, ask):
+    held(divided, "b", "1g.10gb", 1)
+    divided.put(f"{CLAIMS}/p-gpu-1", make.claim("p-gpu-1", make.request(None, None, **MIG)))
+    why = (
+        "has no place for 3g.40gb beside 1g.10gb@1, 3g.40gb@4: it takes 4 memory slices from 0 or "
+        "4, free are 0 2-3; it has a place for 2g.20gb, 1g.20gb, 1g.10gb, 1g.10gb+me "
+        "(team/a 3g.40gb@4, team/b 1g.10gb@1)"
+    )
+    out = ask()[1].splitlines()
+    assert out[:6] == [
+        "team/p asks for a MIG instance 3g.40gb",
+        "  no device for a MIG instance 3g.40gb: 1 node: no place for the MIG instances; "
+        "1 node: no healthy device that this pod may use",
+        f"  nearest: m gpu0 {why}; it would fit if team/a ended, or if it asked for 2g.20gb, "
+        "which has 24 vcore and 20096MiB",
+        "  GPUs for MIG instances: m gpu0",
         "  claim gpu: p-gpu-1 waits for devices",
-        "  claim gpu: not judged here: request vgpu is for MIG partitions",
+        "NODE  DEVICE  CONTAINER  WHY NOT",
     ]
+    assert f"m     gpu0    gpu        {why}" in out
+
+
+def test_a_place_for_a_mig_partition_is_reported(divided, ask):
+    asked = make.request(40, "8Gi", deviceClassName="vgpu-mig")
+    divided.put(f"{CLAIMS}/p-gpu-1", make.claim("p-gpu-1", asked))
+    out = ask()[1]
+    assert "asks for a MIG instance of any profile with 40 vcore and 8GiB\n  1 node would" in out
+    assert "there is room: kube-scheduler has not retried since" in out
+
+
+def test_partitions_beside_shares_are_not_judged(divided, ask):
+    both = {**make.request(None, None, **MIG), "name": "mig"}
+    claim = make.claim("p-gpu-1", make.request(50, "2Gi"), both)
+    divided.put(f"{CLAIMS}/p-gpu-1", claim)
+    out = ask()[1]
+    assert out.startswith("team/p asks for 50 vcore and 2GiB")
+    assert "not judged here: MIG partitions (profile: 3g.40gb), beside its other requests" in out
+
+
+def test_one_of_several_profiles_is_judged(divided, ask):
+    two = make.request(None, None, deviceClassName="vgpu-mig")
+    claim = make.claim("p-gpu-1", make.request(None, None, **MIG), {**two, "name": "any"})
+    divided.put(f"{CLAIMS}/p-gpu-1", claim)
+    out = ask()[1]
+    assert out.startswith("team/p asks for a MIG instance of any profile\n")
+    assert "not judged here: MIG partitions (profile: 3g.40gb)" in out
 
 
 def test_whole_devices_requested_by_a_limit_are_explained(small, ask):

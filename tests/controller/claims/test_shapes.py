@@ -1,5 +1,7 @@
 """Translation of container requests into claim templates."""
 
+import dataclasses
+
 import pytest
 
 from pyvgpu import errors, quota
@@ -91,6 +93,23 @@ def test_selectors_become_cel_expressions(selector, expressions):
     }
     asked = request(HALF, selector=datatypes.Selector(**chosen))
     assert [found["cel"]["expression"] for found in asked.get("selectors", ())] == expressions
+
+
+NOT_IN_CEL = {
+    "instances",  # by the device class
+    "mig",  # the webhook refuses such pods: claim_conversion
+    "mps",
+}
+
+
+@pytest.mark.parametrize(
+    "field", [f for f in dataclasses.fields(datatypes.Selector) if f.name not in NOT_IN_CEL]
+)
+def test_no_field_of_a_selector_is_ignored(field):
+    value = frozenset({"x"}) if field.default == frozenset() else 1
+    selector = dataclasses.replace(datatypes.ANY, **{field.name: value})
+    assert "selectors" in request(HALF, selector=selector)
+    assert "selectors" not in request(HALF)
 
 
 def test_memory_of_a_whole_device_is_a_minimum_size():

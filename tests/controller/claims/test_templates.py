@@ -7,7 +7,7 @@ import pytest
 import waiting
 
 from pyvgpu import errors
-from pyvgpu.controller.claims import collecting, making, templates
+from pyvgpu.controller.claims import template_collector, template_maker, templates
 from pyvgpu.kube import informer
 
 NOW = datetime.datetime(2026, 11, 22, 12, tzinfo=datetime.UTC)
@@ -82,7 +82,7 @@ def test_templates_are_kept_longer_than_a_noted_use_is_valid():
 
 @pytest.fixture
 def maker(small):
-    made = making.Maker(small[1], informer.Counting())
+    made = template_maker.TemplateMaker(small[1], informer.Counting())
     stop = threading.Event()
     threading.Thread(target=made.run, args=(stop,)).start()
     waiting.wait_until(lambda: made.synced)
@@ -163,7 +163,7 @@ def test_a_dry_run_only_dry_runs_the_creation(small, maker):
 @pytest.fixture
 def collector(small):
     counted = []
-    made = collecting.Collector(small[1], lambda: True, lambda: counted.append(1))
+    made = template_collector.TemplateCollector(small[1], lambda: True, lambda: counted.append(1))
     made.counted = counted
     return made
 
@@ -205,16 +205,16 @@ def test_a_template_used_during_the_sweep_is_not_deleted(small, collector):
 def test_a_replica_without_the_lease_deletes_nothing(small):
     api, connection = small
     api.put(PATH, thing(ago=99))
-    collecting.Collector(connection, lambda: False, lambda: None).sweep()
+    template_collector.TemplateCollector(connection, lambda: False, lambda: None).sweep()
     assert api.read(PATH)
 
 
 def test_a_failed_sweep_is_retried(small, monkeypatch):
     api, connection = small
-    monkeypatch.setattr(collecting, "AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(template_collector, "AGAIN_SECONDS", 0.05)
     api.put(PATH, thing(ago=99))
     api.refusing["GET"] = [500]
     stop = threading.Event()
-    made = collecting.Collector(connection, lambda: True, stop.set)
+    made = template_collector.TemplateCollector(connection, lambda: True, stop.set)
     made.run(stop)
     assert not api.under(templates.path("team"))

@@ -8,12 +8,12 @@ import pytest
 import waiting
 
 from pyvgpu import errors
-from pyvgpu.controller.claims import claim_totals, keeping
+from pyvgpu.controller.claims import claim_admission, claim_totals
 from pyvgpu.controller.webhook import review
 from pyvgpu.controller.webhook import total_validation as judging
 
 GIB = 1 << 30
-Amount, Reserved, Total = claim_totals.Amount, claim_totals.Reserved, claim_totals.Total
+Amount, Reserved, Total = claim_totals.Amount, claim_totals.ReservedClaim, claim_totals.Total
 
 
 def noted(**annotations):
@@ -143,7 +143,7 @@ LEDGER = "/api/v1/namespaces/pyvgpu/configmaps/claims-of-team"
 @pytest.fixture
 def keeper(small):
     small[0].put(NAMESPACE, noted(vcore="100"))
-    return keeping.ClaimAdmitter(small[1], "pyvgpu")
+    return claim_admission.ClaimAdmitter(small[1], "pyvgpu")
 
 
 def third(uid):
@@ -243,10 +243,10 @@ class PausedLists:
 
 
 def test_claims_that_arrive_during_a_list_share_the_next_one(small, monkeypatch):
-    monkeypatch.setattr(keeping, "TURN_SECONDS", 60.0)
+    monkeypatch.setattr(claim_admission, "TURN_SECONDS", 60.0)
     small[0].put(NAMESPACE, noted(vcore="600"))
     paused = PausedLists(small[1])
-    keeper = keeping.ClaimAdmitter(paused, "pyvgpu")
+    keeper = claim_admission.ClaimAdmitter(paused, "pyvgpu")
     count = 40
     with concurrent.futures.ThreadPoolExecutor(count) as pool:
         asked = [pool.submit(admit, keeper, f"u{number}") for number in range(count)]
@@ -259,16 +259,16 @@ def test_claims_that_arrive_during_a_list_share_the_next_one(small, monkeypatch)
 
 
 def test_a_claim_that_waits_too_long_is_refused_and_not_counted(small, monkeypatch):
-    monkeypatch.setattr(keeping, "TURN_SECONDS", 0.05)
+    monkeypatch.setattr(claim_admission, "TURN_SECONDS", 0.05)
     small[0].put(NAMESPACE, noted(vcore="600"))
     paused = PausedLists(small[1])
-    keeper = keeping.ClaimAdmitter(paused, "pyvgpu")
+    keeper = claim_admission.ClaimAdmitter(paused, "pyvgpu")
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         first = pool.submit(admit, keeper, "a")
         waiting.wait_until(lambda: paused.lists == 1)
         with pytest.raises(errors.UnavailableError, match="too many claims at once"):
             admit(keeper, "b")
-        monkeypatch.setattr(keeping, "TURN_SECONDS", 60.0)
+        monkeypatch.setattr(claim_admission, "TURN_SECONDS", 60.0)
         paused.may_go_on.set()
         assert first.result() == ""  # its batch had begun
         assert not admit(keeper, "c")
@@ -277,9 +277,9 @@ def test_a_claim_that_waits_too_long_is_refused_and_not_counted(small, monkeypat
 
 @pytest.mark.slow
 def test_conflicts_on_the_ledger_are_retried_a_limited_number_of_times(small, keeper):
-    small[0].refusing["POST"] = [409] * (keeping.ATTEMPTS - 1)
+    small[0].refusing["POST"] = [409] * (claim_admission.ATTEMPTS - 1)
     assert not admit(keeper, "a")
-    small[0].refusing["PUT"] = [409] * keeping.ATTEMPTS
+    small[0].refusing["PUT"] = [409] * claim_admission.ATTEMPTS
     with pytest.raises(errors.UnavailableError, match="too many claims of namespace team at once"):
         admit(keeper, "b")
 
@@ -297,7 +297,9 @@ def test_a_claim_that_cannot_be_counted_is_refused(error, code):
         raise error
 
     kind = "resourceclaims.resource.k8s.io"
-    answer = judging.validation(fail)(review.Request("u", "CREATE", kind, "team", third("a")))
+    answer = judging.validation(fail)(
+        review.AdmissionRequest("u", "CREATE", kind, "team", third("a"))
+    )
     assert (bool(answer.refusal), answer.code) == (True, code)
-    other = review.Request("u", "UPDATE", kind, "team", third("a"))
+    other = review.AdmissionRequest("u", "UPDATE", kind, "team", third("a"))
     assert judging.validation(fail)(other) == review.Review()

@@ -307,7 +307,9 @@ def test_audit_shows_events_and_each_agents_findings(world):
     seen = (now - datetime.timedelta(hours=5)).strftime("%Y-%m-%dT%H:%M:%SZ")
     for name, reason in (("bad", "VGPUQuotaBypassed"), ("other", "VGPURefused")):
         world.api.put(f"/api/v1/namespaces/n/events/{name}", event(name, reason, seen))
-    found = quota_audit.Finding(quota_audit.ViolationKind.NO_SHIM, FIRST, (7,), "", "u", GIB, "x")
+    found = quota_audit.Violation(
+        quota_audit.ViolationKind.NO_SHIM, FIRST, (7,), "", "u", GIB, "x"
+    )
     path = f"{AGENTS}/agent-node-1:5678/proxy/metrics"
     world.api.texts[path] = metrics_text(findings=[found])
     code, out, err = world("audit")

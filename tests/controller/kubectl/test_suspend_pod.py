@@ -121,6 +121,17 @@ def test_errors_say_what_to_do(world, words, code, said):
     assert said in err
 
 
+@pytest.mark.parametrize("words", [("suspend", "train-0", "--keep"), ("resume", "train-0")])
+def test_annotation_never_is_neither_replaced_nor_removed(world, words):
+    thing = world.api.read(make.path("train-0"))
+    thing["metadata"]["annotations"] = {names.SUSPEND_ANNOTATION: suspensions.NEVER}
+    world.api.put(make.path("train-0"), thing)
+    code, out, err = world(*words)
+    assert (code, out) == (64, "")
+    assert "`kubectl annotate pod train-0 -n n pyvgpu.io/suspend-` removes it" in err
+    assert notes(world.api)[names.SUSPEND_ANNOTATION] == suspensions.NEVER
+
+
 def test_missing_permission_is_named(world):
     world.api.refusals["PATCH"] = (403, "pods is forbidden")
     code, out, err = world("suspend", "train-0", "--keep")

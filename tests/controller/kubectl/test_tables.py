@@ -3,12 +3,12 @@
 import pytest
 
 from pyvgpu.controller.kubectl import tables
-from pyvgpu.controller.kubectl.tables import Column
+from pyvgpu.controller.kubectl.tables import TableColumn
 
 COLUMNS = (
-    Column("NAME", "name"),
-    Column("SIZE", "size", tables.size),
-    Column("UUID", "uuid", wide=True),
+    TableColumn("NAME", "name"),
+    TableColumn("SIZE", "size", tables.size),
+    TableColumn("UUID", "uuid", wide=True),
 )
 ROWS = [
     {"name": "a", "size": 3 << 30, "uuid": "GPU-1"},

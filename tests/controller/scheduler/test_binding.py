@@ -14,7 +14,7 @@ from pyvgpu.controller.scheduler.shell import binding
 NODE = "node-1"
 
 
-class Desk:
+class BinderRig:
     """A binder, its cache, and the API server."""
 
     def __init__(self, api, connection):
@@ -33,7 +33,7 @@ class Desk:
         return self.judge(name)
 
     def judge(self, name):
-        return binding.Judged.of(self.api.read(make.path(name)), [KEY])
+        return binding.JudgedPod.of(self.api.read(make.path(name)), [KEY])
 
     def watch(self, name):
         """Update the cache with the API server's state of a pod."""
@@ -45,20 +45,20 @@ class Desk:
 
 
 @pytest.fixture
-def desk(cluster):
-    return Desk(*cluster)
+def rig(cluster):
+    return BinderRig(*cluster)
 
 
-def test_a_pod_is_bound_with_its_choice_in_one_request(desk):
-    desk.binder.bind(desk.make("a", noted={"keep": "1", "pyvgpu.io/devices": "forged"}), NODE)
-    choice = desk.api.choice("a")
+def test_a_pod_is_bound_with_its_choice_in_one_request(rig):
+    rig.binder.bind(rig.make("a", noted={"keep": "1", "pyvgpu.io/devices": "forged"}), NODE)
+    choice = rig.api.choice("a")
     (share,) = choice.containers["main"]
     assert (share.vcore, share.vmemory) == (50, 8 * make.UNIT)
-    assert desk.api.read(make.path("a"))["metadata"]["annotations"]["keep"] == "1"
-    assert desk.api.asked == [("POST", f"{make.path('a')}/binding")]
-    before = desk.free()
-    desk.watch("a")
-    assert desk.free() == before == [50, 100]
+    assert rig.api.read(make.path("a"))["metadata"]["annotations"]["keep"] == "1"
+    assert rig.api.asked == [("POST", f"{make.path('a')}/binding")]
+    before = rig.free()
+    rig.watch("a")
+    assert rig.free() == before == [50, 100]
 
 
 def of_gaia(name, vcore, units):
@@ -71,17 +71,17 @@ MINORS = {f"GPU-{NODE}-{at}": at + 4 for at in range(2)}
 
 
 @pytest.mark.parametrize("minors", [MINORS, {}], ids=["known", "unknown"])
-def test_a_pod_with_gpu_managers_resources_gets_its_annotations_too(desk, minors):
+def test_a_pod_with_gpu_managers_resources_gets_its_annotations_too(rig, minors):
     published = annotations.Published(make.UNIT, make.devices(NODE), minors)
-    desk.cache.see_node(NODE, published)
+    rig.cache.see_node(NODE, published)
     thing = make.pod("a", noted={f"{GAIA}gpu-idx-{index}": "9" for index in (0, 1)})
     none, one, two = make.container("log", 0, 0), of_gaia("one", 30, 4), of_gaia("two", 200, 0)
     thing["spec"]["containers"] = [none, one]
     thing["spec"]["initContainers"] = [two]  # gpu-manager does not support it
-    desk.api.put(make.path("a"), thing)
-    desk.binder.bind(desk.judge("a"), NODE)
-    noted = desk.api.read(make.path("a"))["metadata"]["annotations"]
-    (share,) = desk.api.choice("a").containers["one"]
+    rig.api.put(make.path("a"), thing)
+    rig.binder.bind(rig.judge("a"), NODE)
+    noted = rig.api.read(make.path("a"))["metadata"]["annotations"]
+    (share,) = rig.api.choice("a").containers["one"]
     assert noted[f"{GAIA}gpu-idx-1"] == (str(minors[share.uuid]) if minors else "")
     assert noted[f"{GAIA}gpu-idx-0"] == "", "of a container without devices"
     assert (noted[f"{GAIA}node"], noted["tencent.com/gpu-assigned"]) == (NODE, "false")
@@ -89,27 +89,27 @@ def test_a_pod_with_gpu_managers_resources_gets_its_annotations_too(desk, minors
     assert f"{GAIA}gpu-idx-2" not in noted
 
 
-def test_a_pod_with_our_resources_gets_no_gpu_manager_annotations(desk):
-    desk.binder.bind(desk.make("a"), NODE)
-    noted = desk.api.read(make.path("a"))["metadata"]["annotations"]
+def test_a_pod_with_our_resources_gets_no_gpu_manager_annotations(rig):
+    rig.binder.bind(rig.make("a"), NODE)
+    noted = rig.api.read(make.path("a"))["metadata"]["annotations"]
     assert set(noted) == {"pyvgpu.io/devices"}
 
 
-def test_two_pods_never_get_the_same_of_a_device(desk):
+def test_two_pods_never_get_the_same_of_a_device(rig):
     for name in ("a", "b", "c", "d"):
-        desk.binder.bind(desk.make(name), NODE)
-    assert desk.free() == [0, 0]
+        rig.binder.bind(rig.make(name), NODE)
+    assert rig.free() == [0, 0]
     with pytest.raises(placement_explanation.Refused):
-        desk.binder.bind(desk.make("e"), NODE)
-    assert len(desk.api.bound) == 4
+        rig.binder.bind(rig.make("e"), NODE)
+    assert len(rig.api.bound) == 4
 
 
 @pytest.mark.parametrize("change", ["gone", "another", "bound elsewhere", "leaving"])
-def test_a_pod_that_is_no_longer_pending_is_not_bound_and_holds_nothing(desk, change):
-    judged = desk.make("a")
+def test_a_pod_that_is_no_longer_pending_is_not_bound_and_holds_nothing(rig, change):
+    judged = rig.make("a")
     thing = make.pod("a")
     if change == "gone":
-        desk.api.delete(make.path("a"))
+        rig.api.delete(make.path("a"))
     elif change == "another":
         thing["metadata"]["uid"] = "other"
     elif change == "bound elsewhere":
@@ -117,126 +117,126 @@ def test_a_pod_that_is_no_longer_pending_is_not_bound_and_holds_nothing(desk, ch
     else:
         thing["metadata"]["deletionTimestamp"] = "2026-11-22T04:00:00Z"
     if change != "gone":
-        desk.api.put(make.path("a"), thing)
+        rig.api.put(make.path("a"), thing)
     with pytest.raises(binding.NotBoundError):
-        desk.binder.bind(judged, NODE)
-    assert desk.free() == [100, 100]
+        rig.binder.bind(judged, NODE)
+    assert rig.free() == [100, 100]
 
 
-def test_a_modified_pod_is_read_again_and_bound(desk):
-    judged = desk.make("a")
+def test_a_modified_pod_is_read_again_and_bound(rig):
+    judged = rig.make("a")
     changed = make.pod("a")
     changed["metadata"]["labels"] = {"x": "y"}
-    desk.api.put(make.path("a"), changed)
-    desk.binder.bind(judged, NODE)
-    assert desk.api.bound == [("a", NODE)]
+    rig.api.put(make.path("a"), changed)
+    rig.binder.bind(judged, NODE)
+    assert rig.api.bound == [("a", NODE)]
 
 
-def test_a_pod_whose_request_has_changed_is_not_bound(desk):
-    judged = desk.make("a")
-    desk.api.put(make.path("a"), make.pod("a", 60))
+def test_a_pod_whose_request_has_changed_is_not_bound(rig):
+    judged = rig.make("a")
+    rig.api.put(make.path("a"), make.pod("a", 60))
     with pytest.raises(binding.NotBoundError):
-        desk.binder.bind(judged, NODE)
-    assert desk.free() == [100, 100]
+        rig.binder.bind(judged, NODE)
+    assert rig.free() == [100, 100]
 
 
 @pytest.mark.parametrize("code", [400, 403, 422, 429])
-def test_a_refused_bind_releases_its_devices(desk, code):
-    judged = desk.make("a")
-    desk.api.refusing["POST"] = [code]
+def test_a_refused_bind_releases_its_devices(rig, code):
+    judged = rig.make("a")
+    rig.api.refusing["POST"] = [code]
     with pytest.raises(binding.NotBoundError):
-        desk.binder.bind(judged, NODE)
-    assert desk.free() == [100, 100]
-    desk.binder.bind(desk.judge("a"), NODE)
-    assert desk.api.bound == [("a", NODE)]
+        rig.binder.bind(judged, NODE)
+    assert rig.free() == [100, 100]
+    rig.binder.bind(rig.judge("a"), NODE)
+    assert rig.api.bound == [("a", NODE)]
 
 
 @pytest.mark.parametrize("code", [500, 503, 504])
-def test_a_bind_that_may_have_been_done_stays_reserved(desk, code):
-    judged = desk.make("a")
-    desk.api.refusing["POST"] = [code]
+def test_a_bind_that_may_have_been_done_stays_reserved(rig, code):
+    judged = rig.make("a")
+    rig.api.refusing["POST"] = [code]
     with pytest.raises(binding.NotBoundError, match="unknown whether"):
-        desk.binder.bind(judged, NODE)
-    assert desk.free() == [50, 100]
+        rig.binder.bind(judged, NODE)
+    assert rig.free() == [50, 100]
     with pytest.raises(binding.NotBoundError, match="not known yet"):
-        desk.binder.bind(desk.judge("a"), NODE)  # the first bind could still be done
-    assert desk.free() == [50, 100]
+        rig.binder.bind(rig.judge("a"), NODE)  # the first bind could still be done
+    assert rig.free() == [50, 100]
 
 
-def test_a_bind_whose_answer_was_lost_is_detected(desk):
-    judged = desk.make("a")
-    desk.api.lose = ["after"]
+def test_a_bind_whose_answer_was_lost_is_detected(rig):
+    judged = rig.make("a")
+    rig.api.lose = ["after"]
     with pytest.raises(binding.NotBoundError):
-        desk.binder.bind(judged, NODE)
-    desk.binder.bind(desk.judge("a"), NODE)
-    assert desk.api.bound == [("a", NODE)]
-    desk.watch("a")
-    assert desk.free() == [50, 100]
+        rig.binder.bind(judged, NODE)
+    rig.binder.bind(rig.judge("a"), NODE)
+    assert rig.api.bound == [("a", NODE)]
+    rig.watch("a")
+    assert rig.free() == [50, 100]
 
 
-def test_a_lost_bind_is_void_once_the_pod_has_changed(desk):
-    judged = desk.make("a")
-    desk.see_node(make.node("node-2"))
-    desk.api.lose = ["before"]
+def test_a_lost_bind_is_void_once_the_pod_has_changed(rig):
+    judged = rig.make("a")
+    rig.see_node(make.node("node-2"))
+    rig.api.lose = ["before"]
     with pytest.raises(binding.NotBoundError):
-        desk.binder.bind(judged, NODE)
+        rig.binder.bind(judged, NODE)
     marked = make.pod("a")
     marked["status"]["conditions"] = [{"type": "PodScheduled", "status": "False"}]
-    desk.api.put(make.path("a"), marked)  # like kube-scheduler in this case
-    desk.binder.bind(desk.judge("a"), "node-2")
-    assert desk.free() == [100, 100]
-    assert desk.api.bound == [("a", "node-2")]
+    rig.api.put(make.path("a"), marked)  # like kube-scheduler in this case
+    rig.binder.bind(rig.judge("a"), "node-2")
+    assert rig.free() == [100, 100]
+    assert rig.api.bound == [("a", "node-2")]
 
 
-def test_an_unanswered_bind_is_resolved_after_its_deadline(desk, monkeypatch):
-    judged = desk.make("a")
-    desk.api.lose = ["before"]
+def test_an_unanswered_bind_is_resolved_after_its_deadline(rig, monkeypatch):
+    judged = rig.make("a")
+    rig.api.lose = ["before"]
     with pytest.raises(binding.NotBoundError):
-        desk.binder.bind(judged, NODE)
-    assert desk.binder.resolve() == 0  # before its deadline
+        rig.binder.bind(judged, NODE)
+    assert rig.binder.resolve() == 0  # before its deadline
     now = binding.time.monotonic()
     monkeypatch.setattr(binding.time, "monotonic", lambda: now + 20)
-    assert desk.binder.resolve() == 0  # it could still be on its way
-    assert desk.free() == [50, 100]
+    assert rig.binder.resolve() == 0  # it could still be on its way
+    assert rig.free() == [50, 100]
     monkeypatch.setattr(binding.time, "monotonic", lambda: now + 60)
-    assert desk.binder.resolve() == 1
-    assert desk.free() == [100, 100]
+    assert rig.binder.resolve() == 1
+    assert rig.free() == [100, 100]
 
 
-def test_a_replica_that_lost_the_lease_binds_nothing(desk):
-    judged = desk.make("a")
-    desk.leads = False
+def test_a_replica_that_lost_the_lease_binds_nothing(rig):
+    judged = rig.make("a")
+    rig.leads = False
     with pytest.raises(binding.NotBoundError, match="another replica is the leader"):
-        desk.binder.bind(judged, NODE)
-    assert desk.free() == [100, 100]
-    assert not desk.api.asked
+        rig.binder.bind(judged, NODE)
+    assert rig.free() == [100, 100]
+    assert not rig.api.asked
 
 
-def test_of_two_concurrent_binds_of_a_pod_one_is_refused(desk):
-    judged = desk.make("a")
+def test_of_two_concurrent_binds_of_a_pod_one_is_refused(rig):
+    judged = rig.make("a")
     entered, go_on = threading.Event(), threading.Event()
-    reserve = desk.cache.reserve
+    reserve = rig.cache.reserve
 
     def slow(*given):
         entered.set()
         assert go_on.wait(30)
         return reserve(*given)
 
-    desk.cache.reserve = slow
-    thread = threading.Thread(target=desk.binder.bind, args=(judged, NODE))
+    rig.cache.reserve = slow
+    thread = threading.Thread(target=rig.binder.bind, args=(judged, NODE))
     thread.start()
     assert entered.wait(30)
     with pytest.raises(binding.NotBoundError, match="already"):
-        desk.binder.bind(judged, NODE)
+        rig.binder.bind(judged, NODE)
     go_on.set()
     thread.join()
-    desk.binder.drain()
-    assert desk.api.bound == [("a", NODE)]
+    rig.binder.drain()
+    assert rig.api.bound == [("a", NODE)]
 
 
-def test_pods_without_devices_are_bound_without_a_choice(desk):
-    desk.api.put(make.path("plain"), make.pod("plain", 0, 0))
-    desk.binder.bind_without("n", "plain", "uid-plain", NODE)
-    assert desk.api.read(make.path("plain"))["metadata"]["annotations"] == {}
+def test_pods_without_devices_are_bound_without_a_choice(rig):
+    rig.api.put(make.path("plain"), make.pod("plain", 0, 0))
+    rig.binder.bind_without("n", "plain", "uid-plain", NODE)
+    assert rig.api.read(make.path("plain"))["metadata"]["annotations"] == {}
     with pytest.raises(errors.UnavailableError):
-        desk.binder.bind_without("n", "gone", "uid-gone", NODE)
+        rig.binder.bind_without("n", "gone", "uid-gone", NODE)

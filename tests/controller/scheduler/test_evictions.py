@@ -43,7 +43,7 @@ def test_a_pod_requested_again_while_it_is_taken_is_processed_once(cluster, monk
         extender.Decider(known),
         disruption_budgets.Reader(connection, list, known),
         lambda: True,
-        scheduling_events.PodEvents(connection, lambda pod, names: ""),
+        scheduling_events.SchedulingEvents(connection, lambda pod, names: ""),
     )
     pod = pod_request.read(make.pod("high", priority=100))
     queue = evictor._queue = AskedAgain(lambda: evictor.consider(pod, ["node-1"]))
@@ -82,7 +82,7 @@ def test_a_claim_that_expires_while_budgets_are_read_is_not_renewed(cluster):
         decider,
         ReadForLong(connection, known, high.uid),
         lambda: True,
-        scheduling_events.PodEvents(connection, lambda pod, names: ""),
+        scheduling_events.SchedulingEvents(connection, lambda pod, names: ""),
     )
     for _ in range(2):
         evictor._make_room(high, ["n0"])

@@ -17,6 +17,7 @@ MACHINES = [
     pods.published(devices=pcie(4)),
     pods.published(devices=cube_mesh()),
     pods.published(devices=(device(0, cordoned=True), device(1, 16))),
+    pods.published(devices=(device(0, reservable=150), device(1, reservable=300))),
     None,
 ]
 

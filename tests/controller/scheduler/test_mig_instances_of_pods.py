@@ -1,12 +1,13 @@
 """The extender counts the MIG instances of pods, and seals their placements."""
 
+import gpu_pods
 import mig_profiles
 import pytest
 import schedulerpods as pods
 
 from pyvgpu import names
 from pyvgpu.allocator import annotations
-from pyvgpu.controller.scheduler import cache, extender, index, pod_request
+from pyvgpu.controller.scheduler import cache, extender, index, pod_request, wait_reasons
 
 NOTES = {names.MIG_ANNOTATION: "3g.40gb"}
 
@@ -70,3 +71,53 @@ def test_a_taken_place_is_not_given():
     assert extender.Decider(known).filter(ask("p"), ["n0"], 0).failed == {
         index.RefusalReason.PLACES.value: ["n0"]
     }
+
+
+def running(known, name, profile, vcore):
+    one = pods.pod(name, pods.container("main", vcore, 4), notes={names.MIG_ANNOTATION: profile})
+    shares = known.reserve(pod_request.read(one), "n0", 0.0)
+    known.see_pod(f"team/{name}", pod_request.read(pods.bind(one, "n0", shares), [pods.KEY]))
+
+
+def test_explanation_names_profile_instances_free_slices_and_what_would_fit(known):
+    known.see_node("n1", pods.published())
+    running(known, "a", "3g.40gb", 40)
+    running(known, "b", "1g.20gb", 10)
+    found = wait_reasons.look(known, ask("p", vcore=40, size=4), every_device=True)
+    why = (
+        "has no place for 3g.40gb beside 1g.20gb@2, 3g.40gb@4: it takes 4 memory slices from 0 or "
+        "4, free are 0-1; it has a place for 2g.20gb, 1g.20gb, 1g.10gb, 1g.10gb+me "
+        "(team/a 3g.40gb@4, team/b 1g.20gb@2)"
+    )
+    assert found.text() == (
+        "team/p asks for a MIG instance 3g.40gb with 40 vcore and 4GiB\n"
+        "  no device for a MIG instance 3g.40gb with 40 vcore and 4GiB: "
+        "1 node: no place for the MIG instances; "
+        "1 node: no healthy device that this pod may use\n"
+        f"  nearest: n0 gpu0 {why}; it would fit if team/a ended, or if it asked for 2g.20gb, "
+        "which has 24 vcore and 19968MiB\n"
+        "  GPUs for MIG instances: n0 gpu0"
+    )
+    rows = {(node, device): text for node, device, _, text in found.rows()}
+    assert rows["n0", "gpu0"] == why
+    assert "is not one on which pods get MIG instances (--dynamic-mig" in rows["n1", "gpu0"]
+    assert found.document()["migGpus"] == ["n0 gpu0"]
+
+
+def test_explanation_suggests_amounts_if_no_profile_is_named(known):
+    running(known, "a", "4g.40gb", 40)
+    running(known, "b", "2g.20gb", 10)
+    notes = {names.ISOLATION_ANNOTATION: "hardware"}
+    found = wait_reasons.look(known, ask("p", notes, vcore=40, size=4))
+    assert found.near.remedies[-1] == "it asked for 19 vcore and 19968MiB"
+    best = pods.pod("q", gpu_pods.container("main", 19, 19968 // 256), notes=notes)
+    best = pod_request.read(best)
+    assert wait_reasons.look(known, best).fitting == ("n0",)
+
+
+def test_explanation_without_gpus_for_instances_says_so():
+    known = cache.Cache()
+    known.see_node("n0", pods.published())
+    found = wait_reasons.look(known, ask("p"))
+    assert "GPUs for MIG instances: none; agent.dynamicMig (--dynamic-mig)" in found.text()
+    assert wait_reasons.look(known, ask("q", {}, vcore=100, size=None)).divided is None

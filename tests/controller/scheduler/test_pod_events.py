@@ -22,7 +22,7 @@ def limits():
 def tell(cluster, limits):
     api, connection = cluster
     said = {}
-    recorder = scheduling_events.PodEvents(
+    recorder = scheduling_events.SchedulingEvents(
         connection, lambda pod, names: said.get(pod.uid, ""), limits
     )
     stop = threading.Event()

@@ -6,7 +6,7 @@ import threading
 import pytest
 import waiting
 
-from pyvgpu.controller.scheduler.shell import requeue
+from pyvgpu.controller.scheduler.shell import session
 from pyvgpu.kube import apiserver
 
 
@@ -18,19 +18,19 @@ class Own:
         self.failing = 0
 
     def annotate(self, noted):
-        assert list(noted) == [requeue.ANNOTATION]
+        assert list(noted) == [session.WOKEN_ANNOTATION]
         if self.failing:
             self.failing -= 1
             raise apiserver.ServerError("down")
-        self.written.put(noted[requeue.ANNOTATION])
+        self.written.put(noted[session.WOKEN_ANNOTATION])
 
 
 class Room:
-    """A waker, and the pods that may fit, each returned once."""
+    """A requeuer, and the pods that may fit, each returned once."""
 
     def __init__(self):
         self.own, self.those, self.counted = Own(), [], []
-        self.waker = requeue.Waker(self.own, self.freed, lambda: self.counted.append(1))
+        self.requeuer = session.PodRequeuer(self.own, self.freed, lambda: self.counted.append(1))
 
     def freed(self):
         found, self.those = self.those, []
@@ -43,14 +43,14 @@ class Room:
 
 @pytest.fixture
 def room(monkeypatch):
-    monkeypatch.setattr(requeue, "LEAST_SECONDS", 0.01)
-    monkeypatch.setattr(requeue, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(session, "LEAST_REQUEUE_SECONDS", 0.01)
+    monkeypatch.setattr(session, "REQUEUE_AGAIN_SECONDS", 0.01)
     made, stop = Room(), threading.Event()
-    thread = threading.Thread(target=made.waker.run, args=(stop,))
+    thread = threading.Thread(target=made.requeuer.run, args=(stop,))
     thread.start()
     yield made
     stop.set()
-    made.waker.look()
+    made.requeuer.look()
     thread.join(waiting.PROMPT)
     assert not thread.is_alive()
 
@@ -62,7 +62,7 @@ def nothing_more_is_written(room):
 
 def test_one_write_requeues_many_pods(room):
     room.those = ["n/a", "n/b", "n/c"]
-    room.waker.look()
+    room.requeuer.look()
     assert room.own.written.get(timeout=waiting.PROMPT)
     nothing_more_is_written(room)
     room.has_counted_one()
@@ -72,13 +72,13 @@ def test_each_write_has_a_new_value_and_so_is_a_change(room):
     seen = set()
     for _ in range(3):
         room.those = ["n/a"]
-        room.waker.look()
+        room.requeuer.look()
         seen.add(room.own.written.get(timeout=waiting.PROMPT))
     assert len(seen) == 3
 
 
 def test_nothing_is_written_while_no_pod_would_fit(room):
-    room.waker.look()
+    room.requeuer.look()
     nothing_more_is_written(room)
     assert not room.counted
 
@@ -86,7 +86,7 @@ def test_nothing_is_written_while_no_pod_would_fit(room):
 def test_a_failed_write_is_retried_without_another_change(room):
     room.own.failing = 3
     room.those = ["n/a"]
-    room.waker.look()
+    room.requeuer.look()
     assert room.own.written.get(timeout=waiting.PROMPT)
     nothing_more_is_written(room)
     room.has_counted_one()

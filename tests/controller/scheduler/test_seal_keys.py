@@ -18,7 +18,7 @@ ONE, TWO = b"1" * 32, b"2" * 32
 
 
 def known(connection, random=lambda count: ONE):
-    return seal_keys.Keys(connection, PLACE, random)
+    return seal_keys.SealKeys(connection, PLACE, random)
 
 
 def put(api, **entries):

@@ -198,9 +198,8 @@ class Counted(dict):
 
 
 @pytest.mark.parametrize("lost", ["nothing", "all pods", "all objects"])
-def test_comparison_holds_the_lock_for_one_page_at_a_time(monkeypatch, lost):
+def test_comparison_holds_the_lock_for_one_object_at_a_time(monkeypatch, lost):
     """The event loop that answers kube-scheduler waits for that lock."""
-    monkeypatch.setattr(cache_check, "PAGE", 5)
     monkeypatch.setattr(cache_check, "AGAIN_SECONDS", 0.0)
     monkeypatch.setattr(cache_check, "_PAUSE_SECONDS", 0.0)
     nodes = [make.node(f"node-{number}") for number in range(23)]
@@ -213,19 +212,17 @@ def test_comparison_holds_the_lock_for_one_page_at_a_time(monkeypatch, lost):
         known.see_pod(informer.key_of(pod), pod_request.read(pod))
 
     class Lists:
-        def pages(self, path, query, size):
-            found = {cache_watch.NODES: nodes, cache_watch.PODS: pods}[path]
-            if lost == "all objects" or (found is pods and lost == "all pods"):
-                found = []
-            for at in range(0, len(found), size):
-                yield found[at : at + size], "1"
+        def each(self, path, query, size):
+            if lost == "all objects" or (path == cache_watch.PODS and lost == "all pods"):
+                return []
+            return {cache_watch.NODES: nodes, cache_watch.PODS: pods}[path]
 
     turns = Turns(known)
     relists = []
     drift = cache_check.Drift(Lists(), known, lambda: [KEY], lambda: relists.append(1))
     drift.look(threading.Event())
     assert turns.all >= len(nodes) + len(pods)
-    assert turns.most <= 2 * cache_check.PAGE
+    assert turns.most <= 2
     assert drift.count == {"nothing": 0, "all pods": 47, "all objects": 70}[lost]
     assert len(relists) == (lost != "nothing")
     assert len(known.pods) == (47 if lost == "nothing" else 0)
@@ -259,6 +256,6 @@ def test_comparison_reads_small_pages(small, monkeypatch):
     drift = cache_check.Drift(connection, cache.Cache(), lambda: [KEY], lambda: None)
     drift.look(threading.Event())
     assert {(path, limit) for path, limit in asked if path.endswith(("nodes", "pods"))} == {
-        ("/api/v1/nodes", "50"),
-        ("/api/v1/pods", "50"),
+        ("/api/v1/nodes", "100"),
+        ("/api/v1/pods", "100"),
     }

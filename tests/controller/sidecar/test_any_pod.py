@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyvgpu.controller.sidecar import (
-    how,
     main_completion,
     marking,
     node_requests,
     reconcile,
     records,
     sidecar_pods,
+    termination_methods,
 )
 
 STATUSES = st.sampled_from(
@@ -27,6 +27,9 @@ STATUSES = st.sampled_from(
         make.ended(0),
         make.ended(1),
         make.ended(143),
+        make.ended(0, at=None),
+        make.ended(0, at="9999-12-31T23:59:59Z"),
+        make.ended(0, at="10000-01-01T00:59:59Z"),
         make.waiting(),
         make.waiting("ImagePullBackOff"),
         make.waiting("CrashLoopBackOff", after=1),
@@ -80,7 +83,9 @@ AROUND = st.builds(
     model.around,
     live=st.booleans(),
     virtual=st.booleans(),
-    job=st.sampled_from([None, how.OwningJob(0, 0, 1), how.OwningJob(6, 0, 1)]),
+    job=st.sampled_from(
+        [None, termination_methods.OwningJob(0, 0, 1), termination_methods.OwningJob(6, 0, 1)]
+    ),
     has_fast_exit=st.booleans(),
 )
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pyvgpu.controller.sidecar import lease_sweep, nodes
+from pyvgpu.controller.sidecar import nodes, shell
 from pyvgpu.kube import leases, rate_limit
 
 FOLDER = leases.path("pyvgpu")
@@ -20,9 +20,7 @@ def sweep(small):
         api.put(f"{FOLDER}/{name}", lease(name))
 
     def left(quiet, known, *, may_act=True):
-        made = lease_sweep.LeaseSweep(
-            connection, "pyvgpu", lambda: may_act, rate_limit.Pace(1000.0)
-        )
+        made = shell.LeaseSweep(connection, "pyvgpu", lambda: may_act, rate_limit.Pace(1000.0))
         made.sweep(quiet, known)
         return {found["metadata"]["name"] for found in api.under(FOLDER)}
 

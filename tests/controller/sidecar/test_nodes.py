@@ -136,3 +136,9 @@ def test_a_deleted_node_has_no_capabilities():
 )
 def test_release(text, release):
     assert nodes.read_release(text) == release
+
+
+@pytest.mark.parametrize("renewed", ["9999-12-31T23:59:59Z", "10000-01-01T00:59:59.000000Z"])
+def test_a_lease_renewed_at_an_impossible_time_is_not_live(renewed):
+    held = {"metadata": {}, "spec": {"renewTime": renewed}}
+    assert not nodes.read(node(), held, NOW, CHOSEN).live

@@ -6,7 +6,7 @@ import pod_objects as make
 import pytest
 import small_kubelet as model
 
-from pyvgpu.controller.sidecar import actions, reconcile, sidecar_pods
+from pyvgpu.controller.sidecar import actions, reconcile, sidecar_pods, termination_methods
 from pyvgpu.kube import objects
 
 ZERO = {"SIDECAR_TERMINATION_EXITS_ZERO": "true"}
@@ -229,7 +229,7 @@ def test_a_removed_record_does_not_begin_again():
 
 def test_a_jobs_backoff_limit_is_raised_before_a_swap():
     pod = done(make.sidecar(), make.sidecar("mesh"), policy="OnFailure")
-    job = reconcile.how.OwningJob(0, 1, 3, "train", "uid-job", "9")
+    job = termination_methods.OwningJob(0, 1, 3, "train", "uid-job", "9")
     decision = decide(pod, around=model.around(job=job))
     assert kinds(decision) == ["Patch", "Count", "SidecarEvent", "Wake"]
     assert (decision.patch.resource, decision.patch.name) == ("jobs", "train")
@@ -238,7 +238,7 @@ def test_a_jobs_backoff_limit_is_raised_before_a_swap():
         {"op": "test", "path": "/metadata/resourceVersion", "value": "9"},
         {"op": "add", "path": "/spec/backoffLimit", "value": 8},
     )
-    room = reconcile.how.OwningJob(8, 1, 3, "train", "uid-job", "10")
+    room = termination_methods.OwningJob(8, 1, 3, "train", "uid-job", "10")
     assert decide(pod, around=model.around(job=room)).patch.resource == "pods"
 
 
@@ -299,3 +299,44 @@ def test_with_full_annotations_an_unswappable_sidecar_is_left_running():
     decision = decide(full(done(make.sidecar(environment=ZERO, **PLAIN))))
     assert decision.patch is None
     assert "no room for a record" in decision.why
+
+
+# Of no time, of a clock that was never set, and of one that is years ahead. The API server accepts
+# 9999-12-31T23:59:59-01:00 from a client, and sends the last one.
+ODD_TIMES = [
+    None,
+    "0001-01-01T00:00:00Z",
+    "1970-01-01T00:00:00Z",
+    "9999-12-31T23:59:59Z",
+    "10000-01-01T00:59:59Z",
+]
+
+
+@pytest.mark.parametrize("at", ODD_TIMES)
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        pytest.param({}, "SidecarLeft", id="swap"),
+        pytest.param({"environment": ZERO}, "SidecarsStillRunning", id="stop"),
+    ],
+)
+def test_main_container_that_ended_at_an_odd_time_is_acted_upon_once(at, more, reason):
+    pod = after(make.pod(make.container("main", make.ended(0, at=at)), make.sidecar(**more)))
+    assert decide(pod, seconds=2).patch is None
+    assert events(decide(pod, 1000))[0] == reason
+
+
+@pytest.mark.parametrize("at", ODD_TIMES)
+def test_provider_gets_at_most_its_time_after_an_odd_time(at):
+    eci = {"ECI_CONTAINER_TYPE": "sidecar", "ECI_CONTAINER_IGNORE_EXIT_CODE": "true"}
+    pod = make.pod(make.container("main", make.ended(0, at=at)), make.sidecar(environment=eci))
+    around = model.around(live=False, virtual=True)
+    assert "log by swap" in decide(pod, seconds=60, around=around).why
+
+
+@pytest.mark.parametrize("at", ODD_TIMES)
+def test_swap_without_a_record_is_reported_when_its_time_is_over_at_an_odd_time(at):
+    pod = after(full(make.pod(make.container("main", make.ended(0, at=at)), make.sidecar())))
+    pod["status"]["containerStatuses"][1] |= make.waiting("ImagePullBackOff", after=143)
+    decision = decide(pod, 10_000)
+    assert events(decision)[0] == "SidecarLeft"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyvgpu.controller.sidecar import records, sidecar_pods
-from pyvgpu.controller.sidecar.how import Method
+from pyvgpu.controller.sidecar.termination_methods import Method
 
 RECORD = records.PodRecord(
     uid="uid-1",

@@ -7,7 +7,7 @@ import pod_objects as make
 import pytest
 import small_kubelet as model
 
-from pyvgpu.controller.sidecar import reconcile, sidecar_pods, termination_metrics
+from pyvgpu.controller.sidecar import projections, reconcile, sidecar_pods
 
 
 def over(at="2026-11-21T10:00:02.500Z", phase="Succeeded"):
@@ -22,14 +22,14 @@ def over(at="2026-11-21T10:00:02.500Z", phase="Succeeded"):
 
 
 def test_seconds_are_from_the_last_main_to_the_last_sidecar():
-    assert termination_metrics.measure(
+    assert projections.measure_termination(
         sidecar_pods.read(over())
-    ) == termination_metrics.TerminationMetrics(("swap",), 2.5, 1)
+    ) == projections.TerminationMetrics(("swap",), 2.5, 1)
 
 
 def test_a_clock_set_back_gives_no_negative_seconds():
     assert (
-        termination_metrics.measure(sidecar_pods.read(over(at="2026-11-21T09:59:59Z"))).seconds
+        projections.measure_termination(sidecar_pods.read(over(at="2026-11-21T09:59:59Z"))).seconds
         == 0
     )
 
@@ -45,9 +45,10 @@ def without_record():
     [
         over(phase="Running"),
         without_record(),
+        over(at="9999-12-31T23:59:59Z"),
         make.pod(make.container("main", make.ended(0)), phase="Succeeded"),
         make.pod(make.sidecar(status=make.ended(0)), phase="Succeeded"),
     ],
 )
-def test_a_pod_without_our_record_has_no_figures(pod):
-    assert termination_metrics.measure(sidecar_pods.read(pod)) is None
+def test_a_pod_without_our_record_or_a_possible_time_has_no_figures(pod):
+    assert projections.measure_termination(sidecar_pods.read(pod)) is None

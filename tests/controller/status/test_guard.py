@@ -20,7 +20,7 @@ class Clock:
 def authorizer():
     clock = Clock()
     with small_api.running(StatusApi()) as (api, connection):
-        yield api, guard.Guard(connection, clock), clock
+        yield api, guard.TokenGuard(connection, clock), clock
 
 
 def shows(token):

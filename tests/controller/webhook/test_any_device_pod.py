@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyvgpu.allocator import datatypes
-from pyvgpu.controller.webhook import conversions, devices, review, sidecars, transform
+from pyvgpu.controller.webhook import conversions, devices, review, transform
 
 GIB = 1 << 30
 KNOWN = st.sampled_from(
@@ -43,7 +43,7 @@ ANNOTATIONS = st.dictionaries(
 )
 MARKED = [{"name": "SIDECAR_TERMINATION", "value": "true"}]
 RULES = st.builds(
-    devices.Rules,
+    devices.DeviceRules,
     fallback=st.sampled_from([0, GIB]),
     schedulers=st.sampled_from([(), ("gpu",)]),
     words=st.frozensets(st.sampled_from(conversions.Words)),
@@ -72,7 +72,7 @@ def pods(draw):
 
 def ask(mutation, pod):
     """Return the mutated *pod*; None if it is refused."""
-    answer = mutation(review.Request("u", "CREATE", "pods", "team", pod))
+    answer = mutation(review.AdmissionRequest("u", "CREATE", "pods", "team", pod))
     assert not answer.failed
     return None if answer.refusal else small_kubelet.apply(copy.deepcopy(pod), answer.operations)
 
@@ -93,7 +93,7 @@ def test_the_mutation_is_idempotent_or_refuses(pod, rules, known):
 @given(pods(), RULES, KNOWN, st.sampled_from([(), ("*",)]))
 def test_device_and_sidecar_mutations_commute(pod, rules, known, native):
     ours = devices.mutation(rules, lambda: known, gpu.no_claims)
-    theirs = sidecars.mutation(transform.Admission(native_namespaces=native), lambda: (1, 36))
+    theirs = transform.mutation(transform.Admission(native_namespaces=native), lambda: (1, 36))
     first = ask(ours, pod)
     last = ask(ours, ask(theirs, pod))
     assert last == (None if first is None else ask(theirs, first))

@@ -9,7 +9,7 @@ import small_kubelet as model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyvgpu.controller.webhook import launch, transform
+from pyvgpu.controller.webhook import transform
 from pyvgpu.controller.webhook.transform import Admission, Expansion, Provider
 from pyvgpu.kube import objects
 
@@ -32,7 +32,7 @@ ENVIRONMENTS = st.sampled_from(
 )
 MOUNTS = [{"name": "mine", "mountPath": "/mine"}]
 SPECS = st.sampled_from([{}, {}, {"env": None}, {"volumeMounts": MOUNTS}, {"startupProbe": {}}])
-NAMES = st.sampled_from([launch.VOLUME, "log", "start-command", "x" * 63])
+NAMES = st.sampled_from([transform.LAUNCH_VOLUME, "log", "start-command", "x" * 63])
 METADATA = st.sampled_from(
     [
         {},

@@ -4,6 +4,7 @@ import copy
 import re
 
 import gpu_pods as gpu
+import mig_profiles
 import pytest
 import small_kubelet
 
@@ -14,13 +15,14 @@ from pyvgpu.controller.webhook import claim_conversion, conversions, devices, re
 
 GIB = 1 << 30
 T4 = datatypes.NodeDevice("", 0, 16 * GIB, "Tesla T4", least_bytes=GIB)
-RULES = devices.Rules(claims=("team", "ml-*"))
+RULES = devices.DeviceRules(claims=("team", "ml-*"))
 
 
 class Cluster:
     """The webhook's handlers, and the templates that they created."""
 
-    def __init__(self, rules=RULES):
+    def __init__(self, rules=RULES, known=(T4,)):
+        self.known = known
         self.made = {}
         self.rules = rules
         self.failing = None
@@ -32,8 +34,8 @@ class Cluster:
             self.made[namespace, name] = spec
 
     def ask(self, pod, namespace="team", **more):
-        asked = review.Request("u", "CREATE", "pods", namespace, pod, **more)
-        return devices.mutation(self.rules, lambda: (T4,), self._ensure)(asked)
+        asked = review.AdmissionRequest("u", "CREATE", "pods", namespace, pod, **more)
+        return devices.mutation(self.rules, lambda: self.known, self._ensure)(asked)
 
     def create(self, pod, namespace="team", **more):
         """Return the mutated pod; its claims must be created, and it must be admitted."""
@@ -44,8 +46,8 @@ class Cluster:
         return changed
 
     def judge(self, pod, namespace="team"):
-        asked = review.Request("u", "CREATE", "pods", namespace, pod)
-        return devices.validation(self.rules, lambda: (T4,))(asked).refusal
+        asked = review.AdmissionRequest("u", "CREATE", "pods", namespace, pod)
+        return devices.validation(self.rules, lambda: self.known)(asked).refusal
 
     def request_of(self, pod, container):
         """Return a container's request in its claim."""
@@ -154,7 +156,7 @@ def test_a_share_without_memory_gets_the_default_first():
 
 
 def test_gpu_manager_and_hami_resources_become_claims():
-    cluster = Cluster(devices.Rules(claims=("*",), words=frozenset(conversions.Words)))
+    cluster = Cluster(devices.DeviceRules(claims=("*",), words=frozenset(conversions.Words)))
     changed = cluster.create(gpu.pod(gpu.container("main", 50, 4, gpu.GAIA)))
     assert cluster.request_of(changed, "main")["capacity"] == capacity(50, "1Gi")
     amounts = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4096", "nvidia.com/gpucores": "30"}
@@ -233,7 +235,7 @@ def test_a_refused_pod_gets_no_template_and_the_usual_message(pod):
     assert not cluster.made
     why = cluster.judge(pod)
     assert why
-    assert why == Cluster(devices.Rules()).judge(pod)
+    assert why == Cluster(devices.DeviceRules()).judge(pod)
 
 
 def test_a_dry_run_mutates_the_pod_and_creates_nothing():
@@ -252,7 +254,7 @@ def test_pods_in_other_namespaces_are_not_converted():
 
 
 def test_pods_with_claims_may_use_any_scheduler():
-    cluster = Cluster(devices.Rules(claims=("team",), schedulers=("gpu",)))
+    cluster = Cluster(devices.DeviceRules(claims=("team",), schedulers=("gpu",)))
     pod = gpu.pod(gpu.container("main", 50, 4))
     assert cluster.create(pod)["spec"]["schedulerName"] == "default-scheduler"
     assert cluster.create(pod, "other")["spec"]["schedulerName"] == "gpu"
@@ -292,7 +294,9 @@ def test_ephemeral_containers_are_validated_as_in_any_pod_with_devices():
     changed = Cluster().create(gpu.pod(gpu.container("main", 50, 4)))
     debugged = copy.deepcopy(changed)
     debugged["spec"]["ephemeralContainers"] = [PRIVILEGED]
-    asked = review.Request("u", "UPDATE", "pods/ephemeralcontainers", "team", debugged, changed)
+    asked = review.AdmissionRequest(
+        "u", "UPDATE", "pods/ephemeralcontainers", "team", debugged, changed
+    )
     assert "privileged" in devices.ephemeral(RULES)(asked).refusal
 
 
@@ -315,3 +319,77 @@ def test_memory_in_another_unit_is_refused_without_a_claim(written):
     assert not cluster.ask(pod).operations
     assert not cluster.made
     assert re.search("(are 16 units|4Gi is 16) ", cluster.judge(pod))
+
+
+# MIG partitions.
+
+CUT = mig_profiles.gpu()
+HARDWARE = {"pyvgpu.io/isolation": "hardware"}
+
+
+def partition_request(vcore, size, annotations):
+    cluster = Cluster(known=(T4, CUT))
+    changed = cluster.create(gpu.pod(gpu.container("main", vcore, size), annotations=annotations))
+    return cluster.request_of(changed, "main")
+
+
+@pytest.mark.parametrize(
+    ("annotations", "selectors"),
+    [
+        (
+            {"pyvgpu.io/mig": "1g.10gb"},
+            ['device.attributes["pyvgpu.io"].migProfile == "1g.10gb"'],
+        ),
+        (HARDWARE, []),
+        (
+            {**HARDWARE, "pyvgpu.io/device-models": "H100"},
+            ['device.attributes["pyvgpu.io"].model.lowerAscii().contains("h100")'],
+        ),
+    ],
+)
+def test_annotations_become_a_claim_of_a_mig_partition(annotations, selectors):
+    found = partition_request(10, 4, annotations)
+    assert found["deviceClassName"] == "vgpu-mig"
+    assert found["capacity"] == capacity(10, "1Gi")
+    assert [one["cel"]["expression"] for one in found.get("selectors", ())] == selectors
+
+
+def test_a_claim_of_the_whole_gpu_as_a_partition_requests_all_vcore():
+    found = partition_request(100, 40, HARDWARE)
+    assert found["capacity"] == capacity(100, "10Gi")
+    assert "selectors" not in found
+
+
+@pytest.mark.parametrize(
+    ("annotations", "vcore", "why"),
+    [
+        ({"pyvgpu.io/mig": "5g.50gb"}, 10, "container main: no GPU serves it: one has no MIG"),
+        ({"pyvgpu.io/mig": "1g.10gb"}, 50, "container main: no GPU serves it: one has too"),
+        (HARDWARE, 200, "container main: 2 devices with pyvgpu.io/mig or pyvgpu.io/isolation ha"),
+        (
+            {**HARDWARE, "pyvgpu.io/device-memory": "40Gi"},
+            10,
+            "pyvgpu.io/device-memory with pyvgpu.io/mig or pyvgpu.io/isolation hardware: a MIG",
+        ),
+    ],
+)
+@pytest.mark.parametrize("schedulers", [(), ("gpu",)])
+def test_partitions_that_no_gpu_has_are_refused(annotations, vcore, why, schedulers):
+    rules = devices.DeviceRules(claims=("team",), schedulers=schedulers)
+    cluster = Cluster(rules, known=(T4, CUT))
+    pod = gpu.pod(gpu.container("main", vcore, 4), annotations=annotations)
+    answer = cluster.ask(pod)
+    assert (answer.refusal or cluster.judge(pod)).startswith(why)
+    assert not cluster.made
+
+
+def test_annotations_without_effect_on_a_partition_cause_a_warning():
+    noted = {**HARDWARE, "pyvgpu.io/vcore-policy": "elastic", "pyvgpu.io/priority": "high"}
+    cluster = Cluster(known=(CUT,))
+    answer = cluster.ask(gpu.pod(gpu.container("main", 10, 4), annotations=noted))
+    assert [warning.partition(":")[0] for warning in answer.warnings] == [
+        "pyvgpu.io/vcore-policy elastic",
+        "pyvgpu.io/priority high",
+    ]
+    (spec,) = cluster.made.values()
+    assert "config" not in spec["devices"]

@@ -25,8 +25,8 @@ def hami(name="a", **amounts):
 
 
 def ask(pod, *words, known=(T4, A100), unit=UNIT):
-    rules = devices.Rules(unit=unit, words=frozenset(words))
-    asked = review.Request("u", "CREATE", "pods", "team", pod)
+    rules = devices.DeviceRules(unit=unit, words=frozenset(words))
+    asked = review.AdmissionRequest("u", "CREATE", "pods", "team", pod)
     return devices.mutation(rules, lambda: known, gpu.no_claims)(asked)
 
 
@@ -35,8 +35,8 @@ def convert(pod, *words, **more):
     assert not answer.refusal
     changed = small_kubelet.apply(copy.deepcopy(pod), answer.operations)
     assert not ask(changed, *words, **more).operations  # idempotent
-    rules = devices.Rules(words=frozenset(words))
-    asked = review.Request("u", "CREATE", "pods", "team", changed)
+    rules = devices.DeviceRules(words=frozenset(words))
+    asked = review.AdmissionRequest("u", "CREATE", "pods", "team", changed)
     assert not devices.validation(rules, lambda: ())(asked).refusal
     return changed
 
@@ -360,5 +360,5 @@ def test_unconverted_mebibytes_are_never_admitted():
 
 
 def judged(pod):
-    asked = review.Request("u", "CREATE", "pods", "team", pod)
-    return devices.validation(devices.Rules(unit=UNIT), lambda: ())(asked).refusal
+    asked = review.AdmissionRequest("u", "CREATE", "pods", "team", pod)
+    return devices.validation(devices.DeviceRules(unit=UNIT), lambda: ())(asked).refusal

@@ -15,11 +15,11 @@ GIB = 1 << 30
 T4 = datatypes.NodeDevice("", 0, 16 * GIB, "Tesla T4", least_bytes=GIB)
 A100 = datatypes.NodeDevice("", 0, 80 * GIB, "NVIDIA A100-SXM4-80GB", "large", least_bytes=GIB)
 BOTH = (T4, A100)
-RULES = devices.Rules()
+RULES = devices.DeviceRules()
 
 
 def request(pod, **more):
-    return review.Request("u", "CREATE", "pods", "team", pod, **more)
+    return review.AdmissionRequest("u", "CREATE", "pods", "team", pod, **more)
 
 
 def mutate(pod, rules=RULES, known=BOTH):
@@ -65,7 +65,7 @@ def test_a_share_gets_its_ratio_of_the_smallest_devices_memory(vcore, known, ann
 
 
 def test_without_known_devices_the_configured_default_applies():
-    rules = devices.Rules(fallback=3 * GIB)
+    rules = devices.DeviceRules(fallback=3 * GIB)
     changed, _ = mutate(gpu.pod(gpu.container("a", 50)), rules, known=())
     assert gpu.asked(changed, "a") == (50, 12)
 
@@ -161,7 +161,7 @@ def test_the_configured_scheduler_is_set(schedulers, said, gets):
     pod = gpu.pod(gpu.container("a", 50, 8), schedulerName=said)
     if said is None:
         del pod["spec"]["schedulerName"]
-    rules = devices.Rules(schedulers=schedulers)
+    rules = devices.DeviceRules(schedulers=schedulers)
     changed, _ = mutate(pod, rules)
     assert changed["spec"]["schedulerName"] == gets
     why = refused(changed, rules)
@@ -173,7 +173,7 @@ def test_the_configured_scheduler_is_set(schedulers, said, gets):
 
 def test_a_pod_without_devices_keeps_its_scheduler():
     pod = gpu.pod(gpu.container("a", None, None), schedulerName="default-scheduler")
-    assert mutate(pod, devices.Rules(schedulers=("gpu",)))[0] == pod
+    assert mutate(pod, devices.DeviceRules(schedulers=("gpu",)))[0] == pod
 
 
 # Refusals.
@@ -207,6 +207,18 @@ def test_invalid_annotations_are_refused():
     assert "pyvgpu.io/packing" in refused(pod)
     with_count = gpu.pod(gpu.container("a", 50, 8), annotations={"pyvgpu.io/device-count": "3"})
     assert "vcore 50 on 3 devices" in refused(with_count)
+
+
+def test_values_of_the_suspend_annotation_are_checked():
+    def noted(value):
+        annotations = {"pyvgpu.io/suspend": value}
+        return gpu.pod(gpu.container("a", 50, 8), annotations=annotations)
+
+    assert refused(noted("no")) == (
+        "pyvgpu.io/suspend 'no': must be keep, release or never, or absent"
+    )
+    for value in ("keep", "release", "never"):
+        assert not judge(noted(value)).refusal
 
 
 def test_a_request_larger_than_any_known_device_causes_a_warning():
@@ -245,7 +257,7 @@ def test_settings_that_bypass_limits_are_refused_with_devices(pod, why):
     assert refused(pod).startswith(why)
     assert bool(refused(pod)) is bool(why)
     everything = confines.Confines(("*",), ("*",), ("*",), ("/",))
-    assert not judge(pod, devices.Rules(confines=everything)).refusal
+    assert not judge(pod, devices.DeviceRules(confines=everything)).refusal
 
 
 def test_mirrors_of_static_pods_are_not_refused():
@@ -262,7 +274,7 @@ def test_mirrors_of_static_pods_are_not_refused():
 def debug(pod, *news, former=()):
     spec = {**pod["spec"], "ephemeralContainers": [*former, *news]}
     was = {**pod, "spec": {**pod["spec"], "ephemeralContainers": list(former)}}
-    asked = review.Request(
+    asked = review.AdmissionRequest(
         "u", "UPDATE", "pods/ephemeralcontainers", "team", {**pod, "spec": spec}, was
     )
     return devices.ephemeral(RULES)(asked).refusal
@@ -311,7 +323,7 @@ def test_a_group_that_our_scheduler_does_not_know_is_refused(metadata, spec):
     pod = gpu.pod(gpu.container("a", 50, 4))
     pod["metadata"] |= metadata
     pod["spec"] |= {**spec, "schedulerName": "gpu"}
-    ours = devices.Rules(schedulers=("gpu",))
+    ours = devices.DeviceRules(schedulers=("gpu",))
     assert "valid would be the annotations pyvgpu.io/gang: train and" in refused(pod, ours)
     assert not judge(pod).refusal  # another scheduler places it, which may know the group
     gang = {"pyvgpu.io/gang": "train", "pyvgpu.io/gang-size": "2"}
@@ -329,10 +341,12 @@ def test_a_pod_group_of_kueue_is_admitted():
         "schedulerName": "gpu",
         "schedulingGates": [{"name": "kueue.x-k8s.io/admission"}],
     }
-    assert not judge(pod, devices.Rules(schedulers=("gpu",))).refusal
+    assert not judge(pod, devices.DeviceRules(schedulers=("gpu",))).refusal
 
 
-EVERYTHING = devices.Rules(fallback=GIB, schedulers=("gpu",), words=frozenset(conversions.Words))
+EVERYTHING = devices.DeviceRules(
+    fallback=GIB, schedulers=("gpu",), words=frozenset(conversions.Words)
+)
 
 
 @pytest.mark.parametrize(
@@ -346,14 +360,14 @@ EVERYTHING = devices.Rules(fallback=GIB, schedulers=("gpu",), words=frozenset(co
 )
 def test_other_requests_are_admitted_unchanged(more):
     pod = gpu.pod(gpu.container("a", 150), nodeName="n", annotations={"pyvgpu.io/devices": ""})
-    asked = review.Request(**{"uid": "u", "operation": "CREATE", "resource": "pods",
+    asked = review.AdmissionRequest(**{"uid": "u", "operation": "CREATE", "resource": "pods",
                               "namespace": "team", "thing": pod, **more})  # fmt: skip
-    for door in (
+    for route in (
         devices.mutation(EVERYTHING, lambda: BOTH, gpu.no_claims),
         devices.validation(EVERYTHING, lambda: BOTH),
         devices.ephemeral(EVERYTHING),
     ):
-        assert door(asked) == review.Review()
+        assert route(asked) == review.Review()
 
 
 @pytest.mark.parametrize(
@@ -369,11 +383,11 @@ def test_an_internal_error_refuses_the_pod_for_now():
     def broken():
         raise ZeroDivisionError
 
-    for door in (
+    for route in (
         devices.mutation(RULES, broken, gpu.no_claims),
         devices.validation(RULES, broken),
     ):
-        answer = door(request(gpu.pod(gpu.container("a", 50, 8))))
+        answer = route(request(gpu.pod(gpu.container("a", 50, 8))))
         assert (answer.failed, answer.code) == (True, review.FAILED)
         assert "refuses it for now" in answer.refusal
 
@@ -402,7 +416,7 @@ def test_memory_in_another_unit_is_refused_with_the_intended_number(names, vcore
 
 
 def test_memory_of_init_containers_is_checked_with_the_agents_unit():
-    rules = devices.Rules(unit=1 << 20)
+    rules = devices.DeviceRules(unit=1 << 20)
     pod = gpu.pod(gpu.container("a", 50, "4096"), initContainers=[gpu.container("i", 20, "2Gi")])
     assert refused(pod, rules).endswith("2Gi is 2048 (or pyvgpu.io/vmemory-mib: 2048)")
     pod["spec"]["initContainers"] = [gpu.container("i", 20, "2k")]
@@ -490,15 +504,7 @@ def test_volume_in_place_of_the_daemons_shared_memory_is_refused(isolation, plac
 
 def test_claims_give_no_shares_under_mps():
     pod = gpu.pod(gpu.container("a", 10, 4), annotations={"pyvgpu.io/isolation": "mps"})
-    answer = devices.mutation(devices.Rules(claims=("team",)), lambda: (CUT,), gpu.no_claims)(
-        request(pod)
-    )
+    answer = devices.mutation(
+        devices.DeviceRules(claims=("team",)), lambda: (CUT,), gpu.no_claims
+    )(request(pod))
     assert "claims give no devices that MPS divides" in answer.refusal
-
-
-def test_annotations_are_not_converted_to_claims_of_mig_partitions():
-    pod = gpu.pod(gpu.container("a", 10, 4), annotations={"pyvgpu.io/mig": "1g.10gb"})
-    answer = devices.mutation(devices.Rules(claims=("team",)), lambda: (CUT,), gpu.no_claims)(
-        request(pod)
-    )
-    assert "valid would be a claim of the DeviceClass vgpu-mig" in answer.refusal

@@ -102,7 +102,7 @@ def test_a_missing_file_is_an_error(tmp_path):
 
 
 def ask(rules, thing, former=None, resource="pods", operation="CREATE"):
-    request = review.Request("u", operation, resource, "team-a", thing, former or {})
+    request = review.AdmissionRequest("u", operation, resource, "team-a", thing, former or {})
     return small_kubelet.apply(thing, imagenames.mutation(rules)(request).operations)
 
 

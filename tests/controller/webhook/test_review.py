@@ -35,7 +35,9 @@ def written(answer, request=None):
 
 
 def test_a_request_is_parsed():
-    assert read(asked()) == review.Request("u-1", "CREATE", "pods", "team", {"kind": "Pod"})
+    assert read(asked()) == review.AdmissionRequest(
+        "u-1", "CREATE", "pods", "team", {"kind": "Pod"}
+    )
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,14 @@ import socket
 import ssl
 import threading
 
-import doors
+import https_server
 import pod_objects as make
 import pytest
 import small_kubelet
-from doors import JSON, SECONDS, WANTED
+from https_server import JSON, SECONDS, WANTED
 
 from pyvgpu.controller.certs import certificates, serving_certificate
-from pyvgpu.controller.webhook import review, sidecars, transform
+from pyvgpu.controller.webhook import review, transform
 from pyvgpu.controller.webhook.shell import server
 from pyvgpu.http import tls_server
 
@@ -28,14 +28,16 @@ def refusing(request):
 
 
 ROUTES = {
-    "/sidecars": sidecars.mutation(transform.Admission(), lambda: None),
+    "/sidecars": transform.mutation(transform.Admission(), lambda: None),
     "/broken": broken,
     "/refusing": refusing,
 }
 
 
 def made_of(routes):
-    return doors.Door(lambda address, *more: server.WebhookServer(address, routes, *more))
+    return https_server.HttpsServer(
+        lambda address, *more: server.WebhookServer(address, routes, *more)
+    )
 
 
 @pytest.fixture

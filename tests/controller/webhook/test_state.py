@@ -5,7 +5,7 @@ import copy
 import pytest
 import small_kubelet
 
-from pyvgpu.controller.webhook import drafts, state
+from pyvgpu.controller.webhook import devices, drafts
 
 FORGED = {
     "pyvgpu.io/devices": "{}",
@@ -28,14 +28,14 @@ OTHERS = {
 def test_state_annotations_are_removed_and_others_kept():
     pod = {"metadata": {"annotations": {**FORGED, **OTHERS}}}
     draft = drafts.Draft(pod)
-    assert set(state.strip(draft)) == set(FORGED)
+    assert set(devices.strip_state(draft)) == set(FORGED)
     assert small_kubelet.apply(copy.deepcopy(pod), draft.operations) == draft.document
     assert draft.document == {"metadata": {"annotations": OTHERS}}
-    assert state.strip(draft) == ()
+    assert devices.strip_state(draft) == ()
 
 
 @pytest.mark.parametrize("metadata", [None, {}, {"annotations": None}])
 def test_a_pod_without_them_is_unchanged(metadata):
     draft = drafts.Draft({"metadata": metadata})
-    assert state.strip(draft) == ()
+    assert devices.strip_state(draft) == ()
     assert not draft.operations

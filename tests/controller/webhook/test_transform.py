@@ -7,9 +7,9 @@ import small_kubelet as model
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyvgpu.controller.sidecar import marking, sidecar_pods
+from pyvgpu.controller.sidecar import marking, sidecar_pods, termination_methods
 from pyvgpu.controller.sidecar.controller_settings import SidecarSettings
-from pyvgpu.controller.webhook import launch, transform
+from pyvgpu.controller.webhook import transform
 from pyvgpu.controller.webhook.transform import Admission, Expansion, Provider
 from pyvgpu.kube import objects
 
@@ -158,7 +158,7 @@ def test_containers_with_a_common_name_prefix_have_different_keys():
     assert max(map(len, keys)) <= 63
 
 
-@pytest.mark.parametrize("name", [launch.VOLUME, launch.ARGV_VOLUME])
+@pytest.mark.parametrize("name", [transform.LAUNCH_VOLUME, transform.ARGV_VOLUME])
 def test_a_name_conflict_prevents_the_launcher(name):
     admission = Admission(virtual_expansion=Expansion.LAUNCHER)
     begun = created(make.container(name), log(), **VIRTUAL)
@@ -224,7 +224,7 @@ def test_the_launcher_is_not_used_if_the_node_might_expand():
 
 def test_the_launcher_is_not_used_if_its_names_are_taken():
     admission = Admission(virtual_expansion=Expansion.LAUNCHER)
-    volumes = [{"name": launch.VOLUME, "emptyDir": {}}]
+    volumes = [{"name": transform.LAUNCH_VOLUME, "emptyDir": {}}]
     pod, warnings = change(job(log(), **VIRTUAL, volumes=volumes), admission)
     assert container_of(pod, "log") == log()[0]
     assert warnings
@@ -236,10 +236,11 @@ def test_the_providers_switch_is_set(provider):
     pod, _ = change(job(log(), make.sidecar("mesh"), **VIRTUAL), admission)
     read = sidecar_pods.read(pod)
     assert all(
-        transform.how.has_provider_switch(read, read.container(name)) for name in ("log", "mesh")
+        termination_methods.has_provider_switch(read, read.container(name))
+        for name in ("log", "mesh")
     )
     pod, _ = change(job(log()), admission)
-    assert not transform.how.has_provider_switch(
+    assert not termination_methods.has_provider_switch(
         sidecar_pods.read(pod), sidecar_pods.read(pod).container("log")
     )
 

@@ -223,8 +223,8 @@ class Surroundings:
 
 
 def situate(
-    pod: sidecar_pods.Pod,
-    container: sidecar_pods.Container,
+    pod: sidecar_pods.WatchedPod,
+    container: sidecar_pods.ObservedContainer,
     marks: Marking,
     around: Surroundings,
     settings: SidecarSettings,
@@ -264,7 +264,9 @@ def record_bytes(marks: Marking) -> int:
 
 
 def growth_bytes(
-    pod: sidecar_pods.Pod, container: sidecar_pods.Container, settings: SidecarSettings
+    pod: sidecar_pods.WatchedPod,
+    container: sidecar_pods.ObservedContainer,
+    settings: SidecarSettings,
 ) -> int:
     """Return by how many bytes the pod's annotations grow when *container* is swapped."""
     if not container.program_annotation:
@@ -273,15 +275,15 @@ def growth_bytes(
     return len(settings.fast_exit.program.encode()) - len(before.encode())
 
 
-def is_full(pod: sidecar_pods.Pod, marks: Marking, settings: SidecarSettings) -> bool:
+def is_full(pod: sidecar_pods.WatchedPod, marks: Marking, settings: SidecarSettings) -> bool:
     """Return whether the pod's annotations lack room even for swaps without a record."""
     grown = (max(growth_bytes(pod, one, settings), 0) for one in marks.sidecars)
     return not pod.has_room(sum(grown))
 
 
 def _fits(
-    pod: sidecar_pods.Pod,
-    container: sidecar_pods.Container,
+    pod: sidecar_pods.WatchedPod,
+    container: sidecar_pods.ObservedContainer,
     marks: Marking,
     settings: SidecarSettings,
 ) -> bool:
@@ -295,14 +297,14 @@ def is_clean(wishes: SidecarOptions) -> bool:
     return wishes.exits_zero or bool(wishes.command)
 
 
-def is_eternal(container: sidecar_pods.Container) -> bool:
+def is_eternal(container: sidecar_pods.ObservedContainer) -> bool:
     """Return whether kubelet restarts it even after code 0, or by a rule the whole pod."""
     return container.will_restart(0) or any(
         rule.action == sidecar_pods.RESTART_ALL for rule in container.restart_rules
     )
 
 
-def is_swappable(container: sidecar_pods.Container, settings: SidecarSettings) -> bool:
+def is_swappable(container: sidecar_pods.ObservedContainer, settings: SidecarSettings) -> bool:
     """Return whether, with the fast-exit image, the container would run that image's program."""
     if container.image == settings.fast_exit.image:
         return False  # already swapped
@@ -316,7 +318,9 @@ def is_swappable(container: sidecar_pods.Container, settings: SidecarSettings) -
     )
 
 
-def has_provider_switch(pod: sidecar_pods.Pod, container: sidecar_pods.Container) -> bool:
+def has_provider_switch(
+    pod: sidecar_pods.WatchedPod, container: sidecar_pods.ObservedContainer
+) -> bool:
     """Return whether a virtual node's provider is configured to ignore this container's exit."""
     eci = (
         container.environment.get("ECI_CONTAINER_TYPE") == "sidecar"

@@ -5,7 +5,7 @@ import pytest
 
 from pyvgpu import errors
 from pyvgpu.allocator import datatypes
-from pyvgpu.controller.claims import seen
+from pyvgpu.controller.claims import dra_objects
 from pyvgpu.controller.scheduler import pod_request
 
 GIB = 1 << 30
@@ -17,7 +17,7 @@ def test_only_our_newest_slices_of_a_pool_count():
     other = make.slice_of("m", make.device(1))
     theirs = make.slice_of("n", make.device(2), generation=9)
     theirs["spec"]["driver"] = "gpu.example"
-    assert seen.slices([old, new, other, theirs]) == [new, other]
+    assert dra_objects.slices([old, new, other, theirs]) == [new, other]
 
 
 def test_devices_are_read_with_their_taints():
@@ -26,7 +26,7 @@ def test_devices_are_read_with_their_taints():
     one = make.device(0)
     one["attributes"] |= {"numa": {"int": 1}, "computeClass": {"string": "fast"}}
     listed = [one, make.device(1, taints=unhealthy), make.device(2, "8Gi", taints=cordoned)]
-    (found,) = seen.nodes([make.slice_of("n", *listed)]).values()
+    (found,) = dra_objects.nodes([make.slice_of("n", *listed)]).values()
     first, second, third = found.devices
     assert first == datatypes.NodeDevice(
         "GPU-0", 0, 16 * GIB, "Tesla T4", "fast", 1, least_bytes=256 << 20
@@ -41,7 +41,7 @@ def test_devices_are_read_with_their_taints():
 
 @pytest.mark.parametrize("listed", [[], [{}], [{"spec": None}], [make.slice_of("n", {})]])
 def test_an_incomplete_slice_is_read_without_error(listed):
-    found = seen.nodes(seen.slices(listed))
+    found = dra_objects.nodes(dra_objects.slices(listed))
     assert all(device.memory_bytes == 0 for node in found.values() for device in node.devices)
 
 
@@ -51,7 +51,7 @@ def held(*claims):
         (tenant.key, tenant.node): [
             (one.share.uuid, one.share.vcore, one.share.vmemory // GIB) for one in tenant.held
         ]
-        for tenant in seen.tenants(listed, claims)
+        for tenant in dra_objects.tenants(listed, claims)
     }
 
 
@@ -100,16 +100,16 @@ PARTITION = {
 PARTITION["capacity"] = {**PARTITION["capacity"], "vcore": {"value": "12"}}
 
 
-def test_mig_partitions_are_no_devices_but_have_holders():
+def test_mig_partitions_are_one_gpu_and_have_holders():
     counters = {**make.slice_of("n"), "spec": {**make.slice_of("n")["spec"], "devices": None}}
     listed = [make.slice_of("n", make.device(1)), make.slice_of("n/mig", PARTITION), counters]
     listed[1]["spec"]["nodeName"] = "n"
-    found = seen.slices(listed)
-    (node,) = seen.nodes(found).values()
-    assert [device.uuid for device in node.devices] == ["GPU-1"]
+    found = dra_objects.slices(listed)
+    (node,) = dra_objects.nodes(found).values()
+    assert [device.uuid for device in node.devices] == ["GPU-1", "GPU-0"]
     claim = make.got(make.claim("a"), "p", ("n/mig", 0, None, None))
     claim["status"]["allocation"]["devices"]["results"][0]["device"] = "gpu-0-1g-10gb-6"
-    (tenant,) = seen.tenants(found, [claim])
+    (tenant,) = dra_objects.tenants(found, [claim])
     (holding,) = tenant.held
     assert (tenant.node, holding.share) == (
         "n",
@@ -118,15 +118,22 @@ def test_mig_partitions_are_no_devices_but_have_holders():
 
 
 CLASSES = {
-    "vgpu": make.device_class("vgpu", seen.OF_THE_DRIVER, seen.NO_PARTITION),
-    "vgpu-mig": make.device_class("vgpu-mig", seen.NO_PARTITION.replace("==", "!=")),
+    "vgpu": make.device_class("vgpu", dra_objects.OF_THE_DRIVER, dra_objects.NO_PARTITION),
+    "vgpu-mig": make.device_class("vgpu-mig", dra_objects.NO_PARTITION.replace("==", "!=")),
     "vgpu-h100": make.device_class("vgpu-h100", 'device.driver == "pyvgpu.io" && true'),
     "other": make.device_class("other", 'device.driver == "gpu.example"'),
 }
 
 
+def cel(request, *expressions):
+    """Return a request of class vgpu-mig with these selectors."""
+    selectors = [{"cel": {"expression": expression}} for expression in expressions]
+    own = {**request["exactly"], "deviceClassName": "vgpu-mig", "selectors": selectors}
+    return {**request, "exactly": own}
+
+
 def wanted(*requests, **devices):
-    return seen.wanted({"devices": {"requests": list(requests), **devices}}, CLASSES)
+    return dra_objects.wanted({"devices": {"requests": list(requests), **devices}}, CLASSES)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +151,7 @@ def wanted(*requests, **devices):
     ],
 )
 def test_a_request_becomes_a_part(request_, part):
-    assert wanted(request_) == seen.ClaimRequest((part,))
+    assert wanted(request_) == dra_objects.ClaimRequest((part,))
 
 
 def test_unjudged_conditions_are_quoted():
@@ -157,18 +164,60 @@ def test_unjudged_conditions_are_quoted():
         "all devices must have the same pyvgpu.io/numa",
     )
     other = wanted(make.request(50, "8Gi", deviceClassName="other"))
-    assert other == seen.ClaimRequest(
+    assert other == dra_objects.ClaimRequest(
         (), ("request vgpu is for devices of another driver (other)",)
     )
 
 
-def test_requests_of_mig_partitions_are_not_judged():
-    own = 'device.attributes["pyvgpu.io"].migProfile == "1g.10gb"'
-    selectors = [{"cel": {"expression": own}}]
-    for more in ({"deviceClassName": "vgpu-mig"}, {"selectors": selectors}):
-        assert wanted(make.request(None, None, **more)) == seen.ClaimRequest(
-            (), ("request vgpu is for MIG partitions",), partitions=True
-        )
+def partition(profile, vcore=1, units=1):
+    return dra_objects.PartitionRequest(profile, pod_request.ContainerRequest(APP, vcore, units))
+
+
+ATTRIBUTE = 'device.attributes["pyvgpu.io"]'
+
+
+@pytest.mark.parametrize(
+    ("request_", "partitions", "unjudged"),
+    [
+        pytest.param(
+            make.request(None, None, deviceClassName="vgpu-mig"), [partition("*")], (), id="any"
+        ),
+        pytest.param(
+            make.request(40, "8Gi", deviceClassName="vgpu-mig", count=2),
+            [partition("*", 40, 8192)] * 2,
+            (),
+            id="amounts",
+        ),
+        pytest.param(
+            cel(make.request(None, "1"), f'{ATTRIBUTE}.migProfile == "1g.10gb"'),
+            [partition("1g.10gb")],
+            (),
+            id="profile",
+        ),
+        pytest.param(
+            cel(make.request(5, None), f'{ATTRIBUTE}.?migProfile.orValue("") == "1g.10gb+me"'),
+            [partition("1g.10gb+me", 5)],
+            (),
+            id="optional attribute",
+        ),
+        pytest.param(
+            cel(make.request(None, None), f'{ATTRIBUTE}.migProfile.startsWith("1g.")'),
+            [partition("*")],
+            (
+                "request vgpu requires devices that match: "
+                f'{ATTRIBUTE}.migProfile.startsWith("1g.")',
+            ),
+            id="another condition",
+        ),
+    ],
+)
+def test_requests_of_mig_partitions(request_, partitions, unjudged):
+    assert wanted(request_) == dra_objects.ClaimRequest((), unjudged, tuple(partitions))
+
+
+def test_request_of_more_than_a_gpu_is_refused():
+    with pytest.raises(errors.UsageError, match="must be from 1 to 100 of the GPU"):
+        wanted(make.request(101, None, deviceClassName="vgpu-mig"))
 
 
 def test_the_first_alternative_is_explained_and_admin_access_is_ignored():
@@ -176,7 +225,7 @@ def test_the_first_alternative_is_explained_and_admin_access_is_ignored():
     found = wanted({"name": "r", "firstAvailable": alternatives})
     assert found.parts == (pod_request.ContainerRequest(APP, 70, 1024),)
     assert found.unjudged == ("request r has 2 alternatives; this is the first",)
-    assert wanted(make.request(None, None, adminAccess=True)) == seen.ClaimRequest(())
+    assert wanted(make.request(None, None, adminAccess=True)) == dra_objects.ClaimRequest(())
 
 
 @pytest.mark.parametrize(
@@ -198,6 +247,6 @@ def test_an_impossible_request_is_refused(request_, why):
 
 def test_whole_devices_can_be_requested_without_a_claim():
     pod = make.pod("p")
-    assert seen.whole_devices(pod) == 0
+    assert dra_objects.whole_devices(pod) == 0
     pod["spec"]["containers"][0]["resources"]["limits"] = {"pyvgpu.io/device": "2"}
-    assert seen.whole_devices(pod) == 2
+    assert dra_objects.whole_devices(pod) == 2

@@ -10,13 +10,13 @@ import pytest
 
 from pyvgpu.controller.sidecar import (
     controller_settings,
-    how,
     mark_names,
     marking,
     nodes,
     sidecar_pods,
+    termination_methods,
 )
-from pyvgpu.controller.sidecar.how import Method, Situation
+from pyvgpu.controller.sidecar.termination_methods import Method, Situation
 
 PAGE = File(__file__).parents[3] / "docs" / "sidecar.md"
 SETS = ("tried", "forbidden")
@@ -36,7 +36,7 @@ def every_situation():
 @pytest.mark.slow
 def test_invariants_of_all_paths():
     for situation in every_situation():
-        path = how.choose(situation).path
+        path = termination_methods.choose(situation).path
         assert path is Method.LEAVE or situation.may(path)
         if path is Method.STOP:
             assert situation.live
@@ -53,7 +53,7 @@ def test_invariants_of_all_paths():
         elif situation.eternal:
             assert path is Method.LEAVE
         if path is Method.LEAVE and not situation.eternal:
-            assert not how.can_follow(situation)
+            assert not termination_methods.can_follow(situation)
         if path in (Method.SWAP, Method.HYBRID):
             assert not situation.tight
 
@@ -92,7 +92,7 @@ def test_invariants_of_all_paths():
     ],
 )
 def test_rows(situation, path):
-    assert how.choose(situation).path is path
+    assert termination_methods.choose(situation).path is path
 
 
 @pytest.mark.slow
@@ -102,13 +102,18 @@ def test_every_row_decides_somewhere():
         Situation(creating=True),
         Situation(creating=True, convertible=True),
     ]
-    decided = {how.choose(situation).condition for situation in (*every_situation(), *early)}
-    assert decided == {row.condition for row in how.TABLE}
+    decided = {
+        termination_methods.choose(situation).condition
+        for situation in (*every_situation(), *early)
+    }
+    assert decided == {row.condition for row in termination_methods.TABLE}
 
 
 def test_table_in_the_documentation_is_equal():
     rows = re.findall(r"^\| (.+) \| \*\*(\w+)\*\* \| (.+) \|$", PAGE.read_text(), re.MULTILINE)
-    assert rows == [(row.condition, row.path.value, row.because) for row in how.TABLE]
+    assert rows == [
+        (row.condition, row.path.value, row.because) for row in termination_methods.TABLE
+    ]
 
 
 def situate(container, policy="Never", pod=None, job=None, chosen=None, others=0, **node):
@@ -123,10 +128,10 @@ def situate(container, policy="Never", pod=None, job=None, chosen=None, others=0
         "has_fast_exit": True,
         "pulls_fast_exit": False,
     }
-    around = how.Surroundings(
+    around = termination_methods.Surroundings(
         nodes.NodeState("node-1", **{**there, **node}), job, frozenset({"known:1"})
     )
-    return how.situate(
+    return termination_methods.situate(
         read,
         marks.sidecars[0],
         marks,
@@ -247,15 +252,51 @@ MOVED = {
             True,
         ),
         # the sum of the Job's restarts
-        (lambda: situate(make.sidecar(), job=how.OwningJob(0, 0, 1)), "tight", False),
-        (lambda: situate(make.sidecar(), "OnFailure", job=how.OwningJob(0, 0, 1)), "tight", True),
-        (lambda: situate(make.sidecar(), "OnFailure", job=how.OwningJob(1, 0, 1)), "tight", True),
-        (lambda: situate(make.sidecar(), "OnFailure", job=how.OwningJob(2, 0, 1)), "tight", False),
-        (lambda: situate(make.sidecar(), "OnFailure", job=how.OwningJob(2, 1, 1)), "tight", True),
-        (lambda: situate(make.sidecar(), "OnFailure", job=how.OwningJob(6, 0, 6)), "tight", True),
+        (
+            lambda: situate(make.sidecar(), job=termination_methods.OwningJob(0, 0, 1)),
+            "tight",
+            False,
+        ),
+        (
+            lambda: situate(
+                make.sidecar(), "OnFailure", job=termination_methods.OwningJob(0, 0, 1)
+            ),
+            "tight",
+            True,
+        ),
+        (
+            lambda: situate(
+                make.sidecar(), "OnFailure", job=termination_methods.OwningJob(1, 0, 1)
+            ),
+            "tight",
+            True,
+        ),
+        (
+            lambda: situate(
+                make.sidecar(), "OnFailure", job=termination_methods.OwningJob(2, 0, 1)
+            ),
+            "tight",
+            False,
+        ),
+        (
+            lambda: situate(
+                make.sidecar(), "OnFailure", job=termination_methods.OwningJob(2, 1, 1)
+            ),
+            "tight",
+            True,
+        ),
+        (
+            lambda: situate(
+                make.sidecar(), "OnFailure", job=termination_methods.OwningJob(6, 0, 6)
+            ),
+            "tight",
+            True,
+        ),
         (lambda: situate(make.sidecar(), "OnFailure"), "tight", False),
         (
-            lambda: situate(make.sidecar(), "OnFailure", job=how.OwningJob(2, 0, 1), others=1),
+            lambda: situate(
+                make.sidecar(), "OnFailure", job=termination_methods.OwningJob(2, 0, 1), others=1
+            ),
             "tight",
             True,
         ),

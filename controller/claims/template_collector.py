@@ -1,4 +1,4 @@
-"""Garbage collection of claim templates that no pod names any more.
+"""Garbage collection of claim templates that no pod references any more.
 
 Stateless: each sweep lists templates and pods again. A template that is needed during a sweep gets
 a new resourceVersion, so the API server refuses to delete it.
@@ -24,7 +24,7 @@ AGAIN_SECONDS = 30.0  # after a sweep that failed
 _LOOK_SECONDS = 1.0  # between checks of the lease
 
 
-class Collector:
+class TemplateCollector:
     """Sweeps periodically while it may act."""
 
     def __init__(
@@ -49,7 +49,7 @@ class Collector:
                 stop.wait(AGAIN_SECONDS)
 
     def sweep(self) -> None:
-        """Delete the templates that no pod names and that were not used for templates.KEPT."""
+        """Delete the templates that no pod references, not used for templates.KEPT."""
         found, _ = self._api.items(templates.ALL, templates.OURS)
         now = datetime.datetime.now(datetime.UTC)
         for namespace, candidates in templates.old(map(templates.read, found), now).items():

@@ -23,7 +23,7 @@ _GONE, _THERE = 404, 409
 _NEVER = (403, 422)  # refused by a policy, or by Kubernetes' validation
 
 
-class Maker:
+class TemplateMaker:
     """Creates templates; :meth:`run` watches those that exist."""
 
     def __init__(self, api: apiserver.ApiServer, counting: informer.Counting) -> None:

@@ -27,7 +27,7 @@ MOST_CONNECTIONS = 1024  # of which most may be binds that wait for a gang
 MOST_BYTES = 32 << 20  # 5,000 whole nodes have 24 MB; for more, send names alone
 
 
-class Desk:
+class ExtenderRoutes:
     """Passes requests to the current term."""
 
     def __init__(self, failed: Callable[[], None]) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyvgpu import errors
-from pyvgpu.controller.scheduler import cache, extender, index, listed, pod_request, protocol
+from pyvgpu.controller.scheduler import cache, extender, index, name_lists, pod_request, protocol
 from pyvgpu.controller.scheduler.shell import verbs
 
 KNOWN = {"a": pods.published(1), "b": pods.published(2), "node-1": pods.published(size=4)}
@@ -17,7 +17,7 @@ STRANGE = ["", ",", '","', 'a"', "a\\", "a\nb", "n\u00f6de", "\U0001f600", "\u00
 POD = pods.pod("p", pods.container(vcore=60, size=8))
 
 names = st.one_of(st.sampled_from([*KNOWN, "node-2", *STRANGE]), st.text(max_size=6))
-name_lists = st.one_of(
+lists_of_names = st.one_of(
     st.lists(st.sampled_from([*KNOWN, "node-2"]), max_size=8),  # mostly plain, like names of nodes
     st.lists(names, max_size=8),
 )
@@ -63,7 +63,7 @@ def looked_up(asked):
 
 @pytest.mark.slow
 @settings(max_examples=300)
-@given(name_lists, ways, notes, st.sampled_from(["NodeNames", "nodenames"]), st.booleans())
+@given(lists_of_names, ways, notes, st.sampled_from(["NodeNames", "nodenames"]), st.booleans())
 def test_an_answer_has_the_fitting_nodes_and_the_others_reasons(asked, way, note, key, last):
     try:
         content = question(asked, way, note, key, last)
@@ -86,7 +86,7 @@ def test_an_answer_has_the_fitting_nodes_and_the_others_reasons(asked, way, note
 
 @pytest.mark.slow
 @settings(max_examples=200)
-@given(name_lists, ways)
+@given(lists_of_names, ways)
 def test_each_name_has_its_score(asked, way):
     answering = verbs.Verbs(extender.Decider(known()), None, tuple, tuple, ())
     answer = answering.prioritize(question(asked, way)).content
@@ -143,15 +143,15 @@ def test_names_are_found_at_any_position(content):
 
 @pytest.mark.parametrize("asked", [["a", "b"], [], ["\ud800"], ['a","b'], ['"', "a"], ["a\\"]])
 def test_parsed_names_stay_unchanged(asked):
-    found = listed.of(asked)
+    found = name_lists.of(asked)
     assert list(found) == asked
-    assert isinstance(found, listed.Listed) == (asked in (["a", "b"], []))
+    assert isinstance(found, name_lists.Listed) == (asked in (["a", "b"], []))
 
 
 @settings(max_examples=100)
 @given(st.lists(st.tuples(names, st.booleans()), max_size=30))
 def test_a_roll_finds_the_names_that_it_has_numbered(taken):
-    roll = listed.Roll()
+    roll = name_lists.Roll()
     expected = {}
     for name, numbered in taken:
         if numbered:
@@ -161,7 +161,7 @@ def test_a_roll_finds_the_names_that_it_has_numbered(taken):
     codes = bytes(range(1, 1 + len(expected) // 2))  # the others have no code
     wanted = [codes[it] if (it := expected.get(n, 99)) < len(codes) else 0 for n in asked]
     assert list(roll.look(asked, codes, 0)) == wanted
-    assert list(roll.look(listed.of(asked), codes, 0)) == wanted
+    assert list(roll.look(name_lists.of(asked), codes, 0)) == wanted
 
 
 def test_deleted_nodes_are_dropped_after_a_while():

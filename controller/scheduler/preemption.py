@@ -11,7 +11,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.controller.scheduler import victim_timeout, victims
+from pyvgpu.controller.scheduler import victims
 from pyvgpu.controller.scheduler.node_info import Certainty
 
 if TYPE_CHECKING:
@@ -31,13 +31,100 @@ class Proposal:
     going: Mapping[str, tuple[str, ...]]  # uids of the victims, by node
 
 
-class Preempting:
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Wait:
+    """A preempting pod and the victims that it waits for."""
+
+    pod: pod_request.PodRequest
+    node: str
+    ending: Mapping[str, str]  # the victims: keys by uid
+    until: float
+
+
+class VictimTimeouts:
+    """Times out victims that do not terminate; the caller holds the lock of the cache.
+
+    An evicted pod may take long, or never terminate: its node is down, a finalizer keeps it, its
+    processes hang. The preempting pod's reservation expires then; renewed with the same victims,
+    it would expire again and again. So a victim that outlives the reservation counts as running
+    on, and other victims are chosen.
+    """
+
+    def __init__(self, known: cache.Cache) -> None:
+        self._cache = known
+        self._waits: dict[str, _Wait] = {}  # by the uid of the preempting pod
+        self._nodes: dict[str, str] = {}  # of overdue victims, by uid
+        self._failed: dict[
+            str, tuple[pod_request.PodRequest, str]
+        ] = {}  # by uid: preempting pod, message
+        self._owed: set[str] = set()  # uids that overdue() has yet to return
+
+    def uids(self, now: float) -> frozenset[str]:
+        """Return the victims that are overdue by *now* and still hold their devices."""
+        self._look(now)
+        self._nodes = {uid: at for uid, at in self._nodes.items() if self._is_ending(uid, at)}
+        return frozenset(self._nodes)
+
+    def expect(
+        self, pod: pod_request.PodRequest, node: str, uids: Iterable[str], until: float
+    ) -> None:
+        """Note that *pod* waits for the pods *uids* to terminate on *node*, and until when."""
+        tenants = self._cache.nodes[node].tenants
+        there = {uid: tenants[uid].pod.key for uid in uids if uid in tenants}
+        self._waits[pod.uid] = _Wait(pod, node, there, until)
+
+    def overdue(self, now: float) -> set[str]:
+        """Return the uids of pods whose wait has timed out by *now*, each once."""
+        self._look(now)
+        owed, self._owed = self._owed, set()
+        return owed
+
+    def message(self, pod: pod_request.PodRequest) -> str:
+        """Say for which victims *pod* has waited in vain; empty if for none."""
+        _, text = self._failed.get(pod.uid, (pod, ""))
+        return text
+
+    def _look(self, now: float) -> None:
+        late = [pending for pending in self._waits.values() if pending.until <= now]
+        for wait in late:
+            del self._waits[wait.pod.uid]
+            stay = {
+                uid: key for uid, key in wait.ending.items() if self._is_ending(uid, wait.node)
+            }
+            if stay and self._is_waiting(wait.pod):
+                self._nodes |= dict.fromkeys(stay, wait.node)
+                seconds, names = (
+                    self._cache.settings.nomination_seconds,
+                    ", ".join(sorted(stay.values())),
+                )
+                text = f"{names} on {wait.node} did not end within {seconds:g} s"
+                self._failed[wait.pod.uid] = wait.pod, text
+                self._owed.add(wait.pod.uid)
+        if late:
+            self._failed = {
+                uid: failure
+                for uid, failure in self._failed.items()
+                if self._is_waiting(failure[0])
+            }
+
+    def _is_ending(self, uid: str, node: str) -> bool:
+        """Tell whether a pod on *node* is being deleted and is not gone yet."""
+        info = self._cache.nodes.get(node)
+        reservation = info.tenants.get(uid) if info is not None else None
+        return reservation is not None and reservation.pod.leaving
+
+    def _is_waiting(self, pod: pod_request.PodRequest) -> bool:
+        known = self._cache.pods.get(pod.key)
+        return known is not None and known.uid == pod.uid and known.waits
+
+
+class PreemptionPlanner:
     """Finds victims in the cache."""
 
     def __init__(self, known: cache.Cache, made: index.Index) -> None:
         self._cache = known
         self._index = made
-        self._lingering = victim_timeout.Lingering(known)
+        self._timeouts = VictimTimeouts(known)
         self._proposals: dict[str, Proposal] = {}  # by the uid of the preempting pod
 
     def plan(
@@ -53,9 +140,9 @@ class Preempting:
         """
         infos = self._helpful(pod, names)
         with self._cache.lock:
-            sober = dataclasses.replace(budgets, lingering=self._lingering.uids(now))
+            sober = dataclasses.replace(budgets, overdue=self._timeouts.uids(now))
         best = self._best(infos, pod, sober)
-        if best is None and sober.lingering:
+        if best is None and sober.overdue:
             # They may terminate after all; no other pod is evicted in the hope of that.
             sober, best = budgets, self._best(infos, pod, budgets)
             if best is not None and best.victims:
@@ -70,12 +157,12 @@ class Preempting:
 
     def overdue(self, now: float) -> set[str]:
         """Return the uids of pods whose victims did not terminate in time, each once."""
-        return self._lingering.overdue(now)
+        return self._timeouts.overdue(now)
 
     def in_vain(self, pod: pod_request.PodRequest) -> str:
         """Say for which victims *pod* has waited in vain; empty if for none."""
         with self._cache.lock:
-            return self._lingering.message(pod)
+            return self._timeouts.message(pod)
 
     def spare(
         self,
@@ -90,7 +177,7 @@ class Preempting:
         """
         going: dict[str, tuple[str, ...]] = {}
         with self._cache.lock:
-            budgets = dataclasses.replace(budgets, lingering=self._lingering.uids(now))
+            budgets = dataclasses.replace(budgets, overdue=self._timeouts.uids(now))
             for name, uids in proposed.items():
                 info = self._cache.nodes.get(name)
                 plan = self._choose(info, pod, budgets, uids)
@@ -178,4 +265,4 @@ class Preempting:
             pod, plan.node, plan.shares, Certainty.NOMINATED, until
         )
         self._cache.store_expiring(reservation)
-        self._lingering.expect(pod, plan.node, plan.ending, until)
+        self._timeouts.expect(pod, plan.node, plan.ending, until)

@@ -106,7 +106,7 @@ class ClaimAdmitter:
                 why = claim_totals.why_not(total, question.asked, there.values(), others.values())
                 answers.append(why)
                 if not question.dry_run:
-                    admitted = {question.uid: claim_totals.Reserved(question.asked, now)}
+                    admitted = {question.uid: claim_totals.ReservedClaim(question.asked, now)}
                     left = others if why else others | admitted
             only_judged = all(question.dry_run for question in questions)
             if only_judged or left == known or self._write(home, ledger, left):
@@ -129,7 +129,9 @@ class ClaimAdmitter:
                 raise
             return {}
 
-    def _write(self, home: Object, ledger: Object, left: dict[str, claim_totals.Reserved]) -> bool:
+    def _write(
+        self, home: Object, ledger: Object, left: dict[str, claim_totals.ReservedClaim]
+    ) -> bool:
         """Write *left* to the ledger of namespace *home*; return False if *ledger* was outdated.
 
         The namespace owns it, so that it is garbage collected with the namespace.

@@ -7,6 +7,7 @@ are allocated and what a claim requests. It does not evaluate CEL selectors, it 
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors, names, quantity
@@ -16,7 +17,7 @@ from pyvgpu.controller.scheduler import pod_request
 from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyvgpu.kube.objects import Object
 
@@ -25,17 +26,31 @@ OF_THE_DRIVER = f'device.driver == "{names.DRA_DRIVER}"'  # the selectors of the
 NO_PARTITION = (
     f'device.attributes["{names.DRA_DRIVER}"].?{names.DRA_MIG_PROFILE}.orValue("") == ""'
 )
+ANY_PARTITION = NO_PARTITION.replace("==", "!=")
+_OF_PROFILE = re.compile(
+    re.escape(f'device.attributes["{names.DRA_DRIVER}"].')
+    + rf'(?:{names.DRA_MIG_PROFILE}|\?{names.DRA_MIG_PROFILE}\.orValue\(""\)) == "([^"\\]+)"'
+)
+_MOST_PARTITIONS = 32  # of one request
 
 _Place = tuple[str, str]  # the pool and the name of a device
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PartitionRequest:
+    """What a claim requests of one MIG partition."""
+
+    profile: str  # *: the smallest that has as much
+    part: pod_request.ContainerRequest
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClaimRequest:
     """What one claim requests of our devices."""
 
-    parts: tuple[pod_request.ContainerRequest, ...]  # one for each request
+    parts: tuple[pod_request.ContainerRequest, ...]  # one for each request of shares
     unjudged: tuple[str, ...] = ()  # further conditions, which this module does not evaluate
-    partitions: bool = False  # it requests MIG partitions, too, of which this module knows nothing
+    partitions: tuple[PartitionRequest, ...] = ()
 
 
 def slices(listed: Iterable[Object]) -> list[Object]:
@@ -57,14 +72,29 @@ def slices(listed: Iterable[Object]) -> list[Object]:
 
 
 def nodes(found: Iterable[Object]) -> dict[str, notes.Published]:
-    """Return the devices in *found*, the result of :func:`slices`, by node; no MIG partitions."""
+    """Return the devices in *found*, the result of :func:`slices`, by node.
+
+    A GPU with MIG partitions is one of them, with the profiles of its partitions.
+    """
     devices: dict[str, list[datatypes.NodeDevice]] = {}
+    partitions: dict[tuple[str, str], list[Object]] = {}  # by node and UUID
+    counters: dict[tuple[str, str], Object] = {}  # by node and name
     for resource_slice in found:
         spec = objects.section(resource_slice, "spec")
-        there = devices.setdefault(str(spec.get("nodeName") or ""), [])
+        node = str(spec.get("nodeName") or "")
+        there = devices.setdefault(node, [])
         for one in objects.entries(spec, "devices"):
-            if not _partition(one):
-                there.append(_device(one, len(there)))
+            device = _device(one, len(there))
+            if _partition(one):
+                partitions.setdefault((node, device.uuid), []).append(one)
+            else:
+                there.append(device)
+        for one in objects.entries(spec, "sharedCounters"):
+            counters[node, str(one.get("name"))] = objects.section(one, "counters")
+    for (node, _), those in partitions.items():
+        consumed = objects.entries(those[0], "consumesCounters")
+        sums = counters.get((node, str(consumed[0].get("counterSet"))), {}) if consumed else {}
+        devices[node].append(_gpu(those, sums, len(devices[node])))
     return {name: notes.Published(MEBIBYTE, tuple(those)) for name, those in devices.items()}
 
 
@@ -95,7 +125,7 @@ def wanted(spec: Object, classes: Mapping[str, Object]) -> ClaimRequest:
     """Return what a claim's *spec* requests of our devices; UsageError if that can never fit."""
     parts: list[pod_request.ContainerRequest] = []
     unjudged: list[str] = []
-    partitions = False
+    partitions: list[PartitionRequest] = []
     for request in objects.entries(objects.section(spec, "devices"), "requests"):
         name = str(request.get("name"))
         asked = objects.section(request, "exactly")
@@ -121,10 +151,17 @@ def wanted(spec: Object, classes: Mapping[str, Object]) -> ClaimRequest:
             if expression not in (OF_THE_DRIVER, NO_PARTITION)
         ]
         if any(names.DRA_MIG_PROFILE in expression for expression in conditions):
-            unjudged.append(f"request {name} is for MIG partitions")
-            partitions = True
-            continue
-        parts.append(_part(asked, name))
+            profile = mig_placement.SMALLEST
+            for expression in tuple(conditions):
+                named_profile = _OF_PROFILE.fullmatch(expression)
+                if named_profile:
+                    profile = named_profile[1]
+                if named_profile or expression == ANY_PARTITION:
+                    conditions.remove(expression)
+            count = min(max(_number(asked.get("count", 1)), 1), _MOST_PARTITIONS)
+            partitions += [PartitionRequest(profile, _instance(asked, name))] * count
+        else:
+            parts.append(_part(asked, name))
         unjudged += [
             f"request {name} requires devices that match: {expression}"
             for expression in conditions
@@ -135,7 +172,7 @@ def wanted(spec: Object, classes: Mapping[str, Object]) -> ClaimRequest:
         for key, value in entry.items()
         if key in ("matchAttribute", "distinctAttribute")
     ]
-    return ClaimRequest(tuple(parts), tuple(unjudged), partitions)
+    return ClaimRequest(tuple(parts), tuple(unjudged), tuple(partitions))
 
 
 def is_ours(device_class: Object) -> bool:
@@ -159,6 +196,9 @@ def allocated(claim: Object) -> tuple[str, ...]:
     return tuple(f"{result.get('pool')}/{result.get('device')}" for result in _results(claim))
 
 
+_NOT_UNHEALTHY = (names.DRA_CORDONED_TAINT, names.DRA_OCCUPIED_TAINT)
+
+
 def _device(one: Object, index: int) -> datatypes.NodeDevice:
     attributes, capacity = objects.section(one, "attributes"), objects.section(one, "capacity")
 
@@ -168,7 +208,7 @@ def _device(one: Object, index: int) -> datatypes.NodeDevice:
     memory = objects.section(capacity, names.DRA_VMEMORY)
     least = objects.section(memory, "requestPolicy", "validRange").get("min")
     taints = {str(entry.get("key")): entry for entry in objects.entries(one, "taints")}
-    others = [key for key in taints if key != names.DRA_CORDONED_TAINT]
+    others = [key for key in taints if key not in _NOT_UNHEALTHY]
     return datatypes.NodeDevice(
         uuid=str(said(names.DRA_UUID, "string", one.get("name"))),
         index=index,
@@ -201,6 +241,47 @@ def _places(
                 device.uuid, min(max(vcore, 1), datatypes.WHOLE), max(device.memory_bytes, 1), mig
             )
         yield (pool, str(one.get("name"))), (node, device, share)
+
+
+def _gpu(partitions: list[Object], sums: Object, index: int) -> datatypes.NodeDevice:
+    """Return the GPU of these MIG partitions; the *sums* are its counters.
+
+    A place that others occupy is none of its placements.
+    """
+    profiles: dict[str, datatypes.MigProfile] = {}
+    devices = [_device(one, index) for one in partitions]
+    placements = [mig_placement.split(_partition(one)) for one in partitions]
+    for one, device, (name, start) in zip(partitions, devices, placements, strict=True):
+        taints = {entry.get("key") for entry in objects.entries(one, "taints")}
+        counters = {
+            key: max(_number(objects.section(entry).get("value")), 1)
+            for consumed in objects.entries(one, "consumesCounters")
+            for key, entry in objects.section(consumed, "counters").items()
+        }
+        (most,) = [
+            _number(objects.section(sums, key).get("value"))
+            for key in counters
+            if key.startswith(names.DRA_INSTANCES)
+        ] or [0]
+        profile = profiles.get(name) or datatypes.MigProfile(
+            name,
+            0,
+            device.memory_bytes,
+            counters.get(names.DRA_MULTIPROCESSORS, 1),
+            counters.get(names.DRA_COMPUTE_SLICES, 1),
+            max(sum(key.startswith(names.DRA_MEMORY_SLICE) for key in counters), 1),
+            most or sum(other == name for other, _ in placements),
+            (),
+        )
+        if names.DRA_OCCUPIED_TAINT not in taints:
+            starts = tuple(sorted((*profile.starts, start)))
+            profile = dataclasses.replace(profile, starts=starts)
+        profiles[name] = profile
+    return dataclasses.replace(
+        devices[0],
+        memory_bytes=max(device.memory_bytes for device in devices),
+        profiles=tuple(profiles.values()),
+    )
 
 
 def _partition(one: Object) -> str:
@@ -260,6 +341,19 @@ def _part(asked: Object, name: str) -> pod_request.ContainerRequest:
     )
 
 
+def _instance(asked: Object, name: str) -> pod_request.ContainerRequest:
+    """Return one request of a MIG partition; a capacity that it leaves out is the least."""
+    wished = objects.section(asked, "capacity", "requests")
+    vcore = _number(_capacity(wished, names.DRA_VCORE) or 1)
+    if not 1 <= vcore <= datatypes.WHOLE:
+        raise errors.UsageError(
+            f"request {name}: capacity vcore {_capacity(wished, names.DRA_VCORE)}: must be from 1 "
+            f"to {datatypes.WHOLE} of the GPU, such as 50"
+        )
+    units = -(-_bytes(_capacity(wished, names.DRA_VMEMORY)) // MEBIBYTE)
+    return pod_request.ContainerRequest(datatypes.ContainerKind.APP, vcore, max(units, 1))
+
+
 def _capacity(amounts: Object, name: str) -> str | None:
     found = amounts.get(name, amounts.get(f"{names.DRA_DRIVER}/{name}"))
     return None if found is None else str(found)
@@ -284,12 +378,12 @@ def _number(value: object) -> int:
 
 
 def named(
-    wants: Mapping[str, ClaimRequest],
+    wants: Mapping[str, Sequence[pod_request.ContainerRequest]],
 ) -> tuple[tuple[str, ...], tuple[pod_request.ContainerRequest, ...]]:
     """Return the names and the parts of all *wants* (by claim name) of one pod."""
     found = [
-        (name if len(want.parts) == 1 else f"{name} ({at})", part)
-        for name, want in wants.items()
-        for at, part in enumerate(want.parts, 1)
+        (name if len(parts) == 1 else f"{name} ({at})", part)
+        for name, parts in wants.items()
+        for at, part in enumerate(parts, 1)
     ]
     return tuple(name for name, _ in found), tuple(part for _, part in found)

@@ -65,6 +65,18 @@ def of_files(text: str, exc: OSError) -> PyVgpuError:
     return kind(f"{text}: {exc.strerror}{remedy}")
 
 
+def reason_of(exc: Exception) -> str:
+    """Return why a file cannot be read, for a message that names the file itself.
+
+    That is the file system's reason without its number, or that the file is not text in UTF-8.
+    """
+    if isinstance(exc, OSError) and exc.strerror:
+        return exc.strerror[:1].lower() + exc.strerror[1:]
+    if isinstance(exc, UnicodeDecodeError):
+        return "is not text in UTF-8"
+    return " ".join(str(exc).split())
+
+
 @contextlib.contextmanager
 def needing(library: str, extra: str) -> Iterator[None]:
     """Context for imports that need *library*, which only pyvgpu[*extra*] installs.

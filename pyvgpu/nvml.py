@@ -95,7 +95,11 @@ def bytes_by_pid(uuid: str, uncounted: int = 0) -> dict[int, int]:
 
     *uncounted* is added for each process: memory that NVML attributes to none.
     """
-    handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+    return bytes_by_pid_of(pynvml.nvmlDeviceGetHandleByUUID(uuid), uncounted)
+
+
+def bytes_by_pid_of(handle: c_void_p, uncounted: int = 0) -> dict[int, int]:
+    """Like :func:`bytes_by_pid`, of the device with this *handle*."""
     return largest_by_pid(
         (process.pid, None if process.usedGpuMemory is None else process.usedGpuMemory + uncounted)
         for listing in (
@@ -190,13 +194,12 @@ def _list_clients_of_mps(handle: c_void_p) -> Sequence[Any]:
     return found
 
 
-def sm_percent_by_pid(uuid: str, since: float) -> dict[int, int] | None:
-    """Return the SM utilization of each process in percent, by NVML's own pids.
+def sm_percent_by_pid(handle: c_void_p, since: float) -> dict[int, int] | None:
+    """Return the SM utilization of each process of a device in percent, by NVML's own pids.
 
     Taken from the newest sample since *since* (seconds since the epoch); processes without a
     sample are left out. None if the driver does not provide samples.
     """
-    handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
     try:
         samples = pynvml.nvmlDeviceGetProcessUtilization(handle, int(since * 1e6))
     except pynvml.NVMLError as exc:

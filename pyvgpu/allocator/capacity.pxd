@@ -2,7 +2,8 @@
 cimport cython
 
 cdef int FITS, CLOSED, SMALL, FEWER, TAKEN, FEW, UNKNOWN, NONSENSE
-cdef long long FULL, BEST, WHOLE
+cdef long long FULL, BEST, WHOLE, _CROWDED, _ROOMY
+cdef Py_ssize_t CELLS
 
 
 cpdef bint serves(
@@ -32,6 +33,9 @@ cdef class Capacity:
     @cython.locals(at=Py_ssize_t)
     cdef bint _has_room(self, Py_ssize_t device, long long vcore, long long vmemory) except -1
 
+    @cython.locals(at=Py_ssize_t)
+    cdef bint _has_spare(self, Py_ssize_t device, long long vcore, long long vmemory) except -1
+
     @cython.locals(kind="long long")
     cdef bint _may(self, Ask ask, bytes allowed, Py_ssize_t device) except -1
 
@@ -43,7 +47,8 @@ cdef class Capacity:
 
     @cython.locals(
         allowed=bytes, device=Py_ssize_t, best="long long", total="long long", used="long long",
-        full="long long", whole="long long", points="long long")
+        full="long long", whole="long long", points="long long", crowded=bint, exceeds=bint,
+        spare=bint)
     cpdef int score(self, Ask ask, bint spread) except -1
 
 

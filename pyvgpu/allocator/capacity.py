@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
 WHOLE = quantity.WHOLE_DEVICE
+CELLS = 9  # numbers of a device
+# Scores of nodes on which pods are suspended to make room, and lowest one of others that could be.
+_CROWDED, _ROOMY = 2, 3
 
 
 def serves(
@@ -99,7 +102,7 @@ class Capacity:
     def __init__(
         self,
         unit: int,
-        devices: Iterable[tuple[int, int, int, int, int, int, int]],
+        devices: Iterable[tuple[int, int, int, int, int, int, int, int, int]],
         kinds: tuple[Any, ...],
         uuids: tuple[str, ...],
     ) -> None:
@@ -107,18 +110,18 @@ class Capacity:
 
         For each of the *devices*, called *uuids*: its bytes, the minimum bytes of a share, the
         free vcore and bytes, the number of its tenants, the index of its kind in *kinds* (-1 if it
-        takes no new shares, -2 minus the index if it takes those of special pods only), and its
-        used part (FULL for all).
+        takes no new shares, -2 minus the index if it takes those of special pods only), its used
+        part (FULL for all), and the vcore and bytes by which its shares may exceed it.
         """
         self.unit = unit
         self._kinds = kinds
         self._uuids = uuids
         self._cells = array.array("q", [number for device in devices for number in device])
-        self._count = len(self._cells) // 7
+        self._count = len(self._cells) // CELLS
 
     def _may(self, ask: Ask, allowed: bytes | None, device: int) -> bool:
         """Return whether the device with this number is open to a pod."""
-        kind = self._cells[7 * device + 5]
+        kind = self._cells[CELLS * device + 5]
         if ask._special:
             kind = -2 - kind
         if kind < 0 or (allowed is not None and not allowed[kind]):
@@ -127,7 +130,7 @@ class Capacity:
 
     def _has_room(self, device: int, vcore: int, vmemory: int) -> bool:
         """Return whether the device with this number has that much left."""
-        at = 7 * device
+        at = CELLS * device
         return serves(
             self._cells[at],
             self._cells[at + 1],
@@ -154,7 +157,7 @@ class Capacity:
                 if not self._may(ask, allowed, device):
                     continue
                 opened += 1
-                memory, least = self._cells[7 * device], self._cells[7 * device + 1]
+                memory, least = self._cells[CELLS * device], self._cells[CELLS * device + 1]
                 if serves(memory, least, WHOLE, memory, True, vcore, vmemory):
                     large += 1
                     if self._has_room(device, vcore, vmemory):
@@ -167,29 +170,48 @@ class Capacity:
                 found = FEW if serving else TAKEN
         return found
 
+    def _has_spare(self, device: int, vcore: int, vmemory: int) -> bool:
+        """Return whether its shares do not exceed the device with this number after that much."""
+        at = CELLS * device
+        return (
+            self._cells[at + 2] - vcore >= self._cells[at + 7]
+            and self._cells[at + 3] - vmemory >= self._cells[at + 8]
+        )
+
     def score(self, ask: Ask, spread: bool) -> int:
         """Return a score from 0 to 10 by the use of the node, and of its fullest fitting device.
 
         A fitting device has room for the largest container. With *spread* the emptiest device
-        counts, and emptier nodes score higher.
+        counts, and emptier nodes score higher. If devices are oversubscribed, only those count
+        whose shares would not exceed them; a node without such a device scores from 0 to 2, the
+        emptier the higher, and others at least 3.
         """
         allowed = ask.allowed(self._kinds)
         best, total = -1, 0
+        crowded, exceeds = False, False
         for device in range(self._count):
-            used = self._cells[7 * device + 6]
+            used = self._cells[CELLS * device + 6]
             total += used
-            if (
-                self._may(ask, allowed, device)
-                and self._has_room(device, ask._vcore, ask._vmemory)
-                and (best < 0 or (used < best if spread else used > best))
+            if not self._may(ask, allowed, device) or not self._has_room(
+                device, ask._vcore, ask._vmemory
             ):
+                continue
+            if self._cells[CELLS * device + 7] > 0 or self._cells[CELLS * device + 8] > 0:
+                exceeds = True
+            spare = self._has_spare(device, ask._vcore, ask._vmemory)
+            if best < 0 or (crowded and spare):
+                best, crowded = used, not spare
+            elif crowded != spare and (used < best if spread or crowded else used > best):
                 best = used
         best = max(best, 0)
         whole = total // max(self._count, 1)
         full = min((6 * best + 4 * whole) // 10, FULL)
         # Round up, so that the smallest use differs from no use.
         points = ((full + 500) // 1000 * BEST + FULL // 1000 - 1) // (FULL // 1000)
-        return BEST - points if spread else points
+        if crowded:
+            return (BEST - points) * _CROWDED // BEST
+        points = BEST - points if spread else points
+        return _ROOMY + points * (BEST - _ROOMY) // BEST if exceeds else points
 
 
 def judge_all(

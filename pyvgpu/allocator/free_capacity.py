@@ -223,6 +223,8 @@ class DeviceKinds:
                 tenants,
                 kind,
                 int(_used(device, vcore, vmemory) * codes.FULL),
+                device.reservable_vcore - datatypes.WHOLE,
+                device.reservable_bytes - device.memory_bytes,
             )
             for device, kind, (vcore, vmemory, tenants) in zip(
                 self.devices, self.numbers, free, strict=True
@@ -315,7 +317,9 @@ def _either(wanted: frozenset[str]) -> str:
 def holders(held: Sequence[datatypes.Holding]) -> str:
     """Format the holders of a device with their shares."""
     return ", ".join(
-        f"{one.holder} {one.share.vcore} vcore {quantity.format_size(one.share.vmemory)}"
+        f"{one.holder} {one.share.mig}"
+        if one.share.mig
+        else f"{one.holder} {one.share.vcore} vcore {quantity.format_size(one.share.vmemory)}"
         for one in held
     )
 

@@ -8,6 +8,7 @@ GPU's. :func:`room` measures fragmentation; :mod:`.mig_search` chooses by it.
 from __future__ import annotations
 
 import functools
+import operator
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, names, quantity
@@ -134,7 +135,79 @@ def short(profiles: Profiles, occupied: Places, wanted: str, need: datatypes.Con
         return mismatch(profiles, wanted, need)
     if starts(profiles, occupied, profile.name):
         return ""
-    return f"has no place for {profile.name} beside {', '.join(occupied)}"
+    beside = f" beside {', '.join(occupied)}" if occupied else ""
+    others = ", ".join(other.name for other in possible(profiles, occupied)) or "no other profile"
+    return (
+        f"has no place for {profile.name}{beside}: {_obstacle(profiles, occupied, profile)}; "
+        f"it has a place for {others}"
+    )
+
+
+def possible(profiles: Profiles, occupied: Places) -> tuple[datatypes.MigProfile, ...]:
+    """Return the profiles of which a GPU has a place now, the largest first."""
+    found = (profile for profile in profiles if starts(profiles, occupied, profile.name))
+    return tuple(sorted(found, key=lambda each: (-each.size, -each.slices, each.name)))
+
+
+def lacking(
+    profiles: Profiles, occupied: Places, wanted: str, need: datatypes.ContainerNeed
+) -> float:
+    """Return the part of its profile's memory slices that *need* lacks at the best place.
+
+    It is 1 if no profile serves it, or if other resources of the GPU are used up.
+    """
+    profile = profile_for(profiles, wanted, need)
+    if profile is None:
+        return 1.0
+    if starts(profiles, occupied, profile.name):
+        return 0.0
+    taken = _taken(profiles, occupied)
+    used = ((taken & _mask(start, profile.size)).bit_count() for start in profile.starts)
+    return (min(used, default=0) or profile.size) / profile.size
+
+
+def _obstacle(profiles: Profiles, occupied: Places, profile: datatypes.MigProfile) -> str:
+    """Return what keeps *profile* from every place."""
+    known = {each.name: each for each in profiles}
+    there = [known[name] for name, _ in map(split, occupied) if name in known]
+    if len(there) < len(occupied):
+        return "the GPU has instances of profiles that it does not list"
+    taken = _taken(profiles, occupied)
+    if all(taken & _mask(start, profile.size) for start in profile.starts):
+        last = max(each.size + start for each in profiles for start in each.starts)
+        free = [number for number in range(last) if not taken >> number & 1]
+        begins = " or ".join(map(str, profile.starts)) or "none that is free of others' instances"
+        pieces = " in pieces" if len(free) >= profile.size else ""
+        slices = f"{profile.size} memory slice{'s' if profile.size > 1 else ''}"
+        return f"it takes {slices} from {begins}, free are {_ranges(free) or 'none'}{pieces}"
+    for text, amount in (
+        ("compute slices", operator.attrgetter("slices")),
+        ("multiprocessors", operator.attrgetter("sms")),
+    ):
+        most, used = max(map(amount, profiles)), sum(map(amount, there))
+        if used + amount(profile) > most:
+            return f"it takes {amount(profile)} {text}, of {most} {used} are used"
+    return f"a GPU has at most {profile.most} of it"
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """Return numbers in ascending order as text, such as 0-2 5."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return " ".join(str(a) if a == b else f"{a}-{b}" for a, b in found)
+
+
+def _taken(profiles: Profiles, occupied: Places) -> int:
+    """Return the memory slices that instances occupy, as bits."""
+    sizes = {profile.name: profile.size for profile in profiles}
+    taken = 0
+    for name, start in map(split, occupied):
+        taken |= _mask(start, sizes.get(name, 0))
+    return taken
 
 
 def check_name(text: str) -> str:

@@ -170,7 +170,7 @@ def _mismatch(
 
 
 @dataclasses.dataclass(slots=True)
-class _Left:
+class _FreeParts:
     """What is left of one device in each phase of the pod."""
 
     vcore: list[int]
@@ -198,7 +198,7 @@ class _Search:
         }
         count = len(phases)
         self._left = [
-            _Left([room.vcore] * count, [room.vmemory] * count, [room.untouched] * count)
+            _FreeParts([room.vcore] * count, [room.vmemory] * count, [room.untouched] * count)
             for room in self._rooms
         ]
         # App containers and sidecars first, the largest ones first; init containers reuse theirs.
@@ -267,13 +267,13 @@ class _Search:
         left, device = self._left[position], self._rooms[position].device
         return *left.vcore, *left.vmemory, *left.whole, device.memory_bytes, device.least_bytes
 
-    def _take(self, container: datatypes.Container, chosen: Iterable[int]) -> list[_Left]:
+    def _take(self, container: datatypes.Container, chosen: Iterable[int]) -> list[_FreeParts]:
         """Allocate *container*'s share of the *chosen*; return what was left of them before."""
         before = []
         for position in chosen:
             left = self._left[position]
             before.append(left)
-            after = _Left([*left.vcore], [*left.vmemory], [*left.whole])
+            after = _FreeParts([*left.vcore], [*left.vmemory], [*left.whole])
             share = self._share(container.need, position)
             for phase in self._phases[container.name]:
                 after.vcore[phase] -= share.vcore

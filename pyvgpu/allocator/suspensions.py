@@ -16,8 +16,9 @@ from pyvgpu import errors, names
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Values of the request: whether the pod keeps its reservation.
-KEEP, RELEASE = "keep", "release"
+# Values of the request: the pod is to be suspended and keeps its reservation, or releases it; or
+# it must never be suspended to make room.
+KEEP, RELEASE, NEVER = "keep", "release", "never"
 
 
 class PodState(enum.StrEnum):
@@ -54,12 +55,17 @@ def requested(annotations: Mapping[str, object]) -> str:
     UsageError for an invalid value.
     """
     text = annotations.get(names.SUSPEND_ANNOTATION)
-    if text is not None and text not in (KEEP, RELEASE):
+    if text is not None and text not in (KEEP, RELEASE, NEVER):
         raise errors.UsageError(
-            f"{names.SUSPEND_ANNOTATION} {str(text)[:40]!r}: must be {KEEP} or {RELEASE}, or "
-            "absent"
+            f"{names.SUSPEND_ANNOTATION} {str(text)[:40]!r}: must be {KEEP}, {RELEASE} or "
+            f"{NEVER}, or absent"
         )
-    return str(text or "")
+    return "" if text == NEVER else str(text or "")
+
+
+def is_never(annotations: Mapping[str, object]) -> bool:
+    """Return whether a pod must not be suspended to make room for others."""
+    return annotations.get(names.SUSPEND_ANNOTATION) == NEVER
 
 
 def answer(annotations: Mapping[str, object]) -> Answer:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Union
 
 from pyvgpu import names
+from pyvgpu.allocator import device_selector
 
 KEEP: Final = "keep"
 Shape = Union[str, "list[Shape]", "Mapping[str, Shape]", "Callable[[object], object]"]
@@ -115,22 +116,11 @@ _NOTES = (
     names.VCORE_POLICY_ANNOTATION,
     names.VCORE_LIMIT_ANNOTATION,
     names.PRIORITY_ANNOTATION,
-    names.ISOLATION_ANNOTATION,
-    names.MIG_ANNOTATION,
     names.SUSPEND_ANNOTATION,
     names.SUSPENSION_ANNOTATION,
     names.GAIA_LIMIT_ANNOTATION,
     names.GAIA_ASSIGNED_ANNOTATION,
-    names.DEVICE_UUIDS_ANNOTATION,
-    names.NOT_DEVICE_UUIDS_ANNOTATION,
-    names.DEVICE_MODELS_ANNOTATION,
-    names.NOT_DEVICE_MODELS_ANNOTATION,
-    names.DEVICE_CLASSES_ANNOTATION,
-    names.DEVICE_NUMA_ANNOTATION,
-    names.DEVICE_MEMORY_ANNOTATION,
-    names.DEVICE_COUNT_ANNOTATION,
-    names.PACKING_ANNOTATION,
-    names.TOPOLOGY_POLICY_ANNOTATION,
+    *device_selector.ANNOTATIONS,
     names.PLACEMENT_ANNOTATION,
     names.GANG_ANNOTATION,
     names.GANG_SIZE_ANNOTATION,

@@ -54,7 +54,10 @@ def documents(
         if variable in environment
     }
     yield "environment.json", {name: allow_lists.text(value) for name, value in known.items()}
-    yield "doctor/machine.json", _rows(machine_checks.examine(machine_checks.Scene(environment)))
+    yield (
+        "doctor/machine.json",
+        _rows(machine_checks.examine(machine_checks.CheckedMachine(environment))),
+    )
     if where.state.is_dir():
         yield "doctor/node.json", _rows(node_checks.examine(where, environment))
     place = inside.find()

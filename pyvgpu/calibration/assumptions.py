@@ -8,18 +8,20 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pyvgpu.calibration import measured
+from pyvgpu.calibration import machine_values
 from pyvgpu.simulation.law import Law
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pyvgpu.calibration.calibration_record import KitRecord
-    from pyvgpu.calibration.measured import Value
+    from pyvgpu.calibration.machine_values import Value
     from pyvgpu.models import Model
 
 KIB, MIB = 1 << 10, 1 << 20
 SAME = "as assumed"
+_SIZE_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+_TIME_UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "us"))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,6 +91,26 @@ def _why_not(record: KitRecord, stage: str) -> str:
         return f"stage {stage} has no such figure"
     said = f"{found.state}: {found.reason}" if found.reason else found.state
     return f"stage {stage} was {said}; run the kit with --only {stage}"
+
+
+def shown(value: float | str | None, unit: str) -> str:
+    """Format *value* with its *unit*: bytes and nanoseconds in larger units, None as `-`."""
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return value
+    if unit == "bytes":
+        return _scaled(value, _SIZE_UNITS, "B")
+    if unit == "ns":
+        return _scaled(value, _TIME_UNITS, "ns")
+    return f"{value:,.6g} {unit}".rstrip()
+
+
+def _scaled(value: float, steps: tuple[tuple[float, str], ...], smallest: str) -> str:
+    for size, name in steps:
+        if abs(value) >= size:
+            return f"{value / size:,.4g} {name}"
+    return f"{value:,.4g} {smallest}"
 
 
 def _law(
@@ -272,7 +294,7 @@ ROWS: tuple[Assumption, ...] = (
     ),
     Assumption(
         "unit of cuMemCreate", "memory",
-        _figure("memory", "granularity of cuMemCreate, minimum"), lambda _: measured.BLOCK,
+        _figure("memory", "granularity of cuMemCreate, minimum"), lambda _: machine_values.BLOCK,
         "bytes", "programs that map memory themselves take it in larger pieces",
         "programs that map memory themselves take it in smaller pieces",
     ),

@@ -1,18 +1,23 @@
 """Reader for the record of a GPU kit run: one JSON file.
 
 ``{"format": "pyvgpu-gpu-record", "version": 1, "kit": ..., "begun": ..., "simulated": ...,
-"stages": {NAME: {"state", "reason", "seconds", "facts", "figures", "guarantees", "missing"}}}``
+"device": ..., "conditions": [...], "stages": {NAME: {"state", "reason", "seconds", "facts",
+"figures", "guarantees", "missing"}}}``
 
 State is ``done``, ``failed`` (it ended with an error), ``crashed`` (killed by a signal),
 ``timeout`` (killed at its time limit), ``not possible`` (the device is not set up for it) or ``not
-reached``. The kit imports this module on machines where nothing is installed: it needs only the
-standard library.
+reached``. Conditions are texts about what the figures depend on, such as other processes on the
+device. Older records have neither conditions nor the device's name.
+
+The kit imports this module on machines where nothing is installed: it needs only the standard
+library.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,6 +81,7 @@ class KitRecord:
     begun: str
     simulated: str  # the simulated machine; empty for a GPU
     stages: Mapping[str, StageRecord]
+    conditions: tuple[str, ...] = ()
 
     def figure(self, stage: str, name: str) -> Figure | None:
         """Return the measurement *name* of *stage*, None if there is none."""
@@ -118,10 +124,12 @@ def read(path: Path) -> dict[str, Any]:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
-        raise RecordError(f"{path}: cannot be read: {exc}") from exc
+        raise RecordError(
+            f"{path}: cannot be read: {errors.reason_of(exc)}; must be a {FILE} of the GPU kit"
+        ) from exc
     try:
         found = json.loads(text)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise RecordError(f"{path}: truncated, or not JSON ({exc}); copy the file again") from exc
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise RecordError(f'{path}: not a record: "format" must be "{FORMAT}"')
@@ -143,8 +151,15 @@ def load(path: Path) -> KitRecord:
 
     UsageError if there is none, RecordError if it cannot be read.
     """
-    file = path / FILE if path.is_dir() else path
-    if not file.exists():
+    try:
+        file = path / FILE if path.is_dir() else path
+        found = file.exists()
+    except OSError as exc:
+        raise RecordError(
+            f"RECORD {str(path)!r}: {errors.reason_of(exc)}; must be a {FILE} of the GPU kit, or "
+            "its folder"
+        ) from exc
+    if not found:
         raise errors.UsageError(
             f"RECORD {str(path)!r}: there is no {'file of that name' if file is path else FILE}; "
             "must be written by `./run --out DIR` of the GPU kit (make gpu-kit), such as DIR or "
@@ -157,8 +172,11 @@ def load(path: Path) -> KitRecord:
         simulated = document["simulated"] or ""
         if str(device).startswith(SIMULATED):  # the kit found a simulated driver by itself
             simulated = simulated or str(device)
-        return KitRecord(file, str(document["kit"]), str(document["begun"]), simulated, stages)
-    except (KeyError, TypeError, ValueError) as exc:
+        conditions = tuple(str(condition) for condition in document.get("conditions", ()))
+        return KitRecord(
+            file, str(document["kit"]), str(document["begun"]), simulated, stages, conditions
+        )
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as exc:
         raise RecordError(f"{file}: its stages are damaged; copy the file again") from exc
 
 
@@ -181,5 +199,7 @@ def _stage(name: str, entry: Mapping[str, Any]) -> StageRecord:
 
 def _figure(entry: Mapping[str, Any]) -> Figure:
     value = float(entry["value"])
-    least, most = entry["spread"] or (value, value)
-    return Figure(str(entry["name"]), value, str(entry["unit"]), float(least), float(most))
+    least, most = (float(end) for end in entry["spread"] or (value, value))
+    if not all(math.isfinite(number) for number in (value, least, most)):
+        raise ValueError(entry["name"])
+    return Figure(str(entry["name"]), value, str(entry["unit"]), least, most)

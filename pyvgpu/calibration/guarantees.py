@@ -39,7 +39,7 @@ class TimeShare:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Outcome:
+class TestOutcome:
     """The outcome of one test."""
 
     what: str
@@ -54,21 +54,21 @@ class GuaranteeCheck:
     name: str
     words: str
     source: str
-    look: Callable[[KitRecord], Iterator[Outcome]]
+    look: Callable[[KitRecord], Iterator[TestOutcome]]
     kit: str = ""  # regular expression for the names of the kit's tests that belong to it
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedGuarantee:
     """A guarantee and its outcomes in a record; it was not tried if there are none."""
 
     name: str
     words: str
     source: str
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[TestOutcome, ...]
 
     @property
-    def broken(self) -> tuple[Outcome, ...]:
+    def broken(self) -> tuple[TestOutcome, ...]:
         """The outcomes that did not hold."""
         return tuple(outcome for outcome in self.outcomes if outcome.held is False)
 
@@ -82,17 +82,17 @@ class Judged:
         return "held" if all(outcome.held for outcome in self.outcomes) else "inconclusive"
 
 
-def judge(record: KitRecord) -> tuple[Judged, ...]:
+def judge(record: KitRecord) -> tuple[JudgedGuarantee, ...]:
     """Judge each guarantee by *record*."""
     return tuple(
-        Judged(
+        JudgedGuarantee(
             check.name, check.words, check.source, (*_of_kit(record, check), *check.look(record))
         )
         for check in CHECKS
     )
 
 
-def _of_kit(record: KitRecord, check: GuaranteeCheck) -> Iterator[Outcome]:
+def _of_kit(record: KitRecord, check: GuaranteeCheck) -> Iterator[TestOutcome]:
     for guarantee in record.guarantees:
         claiming = (
             candidate
@@ -100,10 +100,12 @@ def _of_kit(record: KitRecord, check: GuaranteeCheck) -> Iterator[Outcome]:
             if candidate.kit and re.search(candidate.kit, guarantee.name)
         )
         if next(claiming, CHECKS[-1]) is check:
-            yield Outcome(f"{guarantee.stage}: {guarantee.name}", guarantee.held, guarantee.detail)
+            yield TestOutcome(
+                f"{guarantee.stage}: {guarantee.name}", guarantee.held, guarantee.detail
+            )
 
 
-def _nothing(_: KitRecord) -> Iterator[Outcome]:
+def _nothing(_: KitRecord) -> Iterator[TestOutcome]:
     return iter(())
 
 
@@ -129,24 +131,24 @@ def shares(record: KitRecord) -> Iterator[TimeShare]:
             )
 
 
-def _given(record: KitRecord) -> Iterator[Outcome]:
+def _given(record: KitRecord) -> Iterator[TestOutcome]:
     for share in shares(record):
         if share.guaranteed:
             held = share.had >= share.wanted - POINTS
-            yield Outcome(
+            yield TestOutcome(
                 f"{share.stage}: {share.tenant}", held, f"{share.had:.1f} of {share.wanted}"
             )
 
 
-def _freed(record: KitRecord) -> Iterator[Outcome]:
+def _freed(record: KitRecord) -> Iterator[TestOutcome]:
     figure = record.figure("fork", "kill -9 until memory is free")
     if figure is not None:
-        yield Outcome(
+        yield TestOutcome(
             f"fork: {figure.name}", figure.most <= _WITHIN_MS, f"{figure.most:.0f} ms at most"
         )
 
 
-def _added(record: KitRecord) -> Iterator[Outcome]:
+def _added(record: KitRecord) -> Iterator[TestOutcome]:
     """Check the overhead goals; None if the result depends on which rounds are compared."""
     for call, way, goal in OVERHEAD:
         bare = record.figure("overhead", f"{call}, without the shim: median")
@@ -154,7 +156,7 @@ def _added(record: KitRecord) -> Iterator[Outcome]:
         if bare is not None and shim is not None:
             allowed = goal + CLOCK_NS
             kept, missed = shim.most - bare.least <= allowed, shim.least - bare.most > allowed
-            yield Outcome(
+            yield TestOutcome(
                 f"overhead: {call}, {way}",
                 kept if kept or missed else None,
                 f"{shim.value - bare.value:.0f} ns added, rounds differ by "

@@ -102,7 +102,13 @@ def check_possible(path: Path) -> None:
             "--report: matplotlib, which draws the charts, is not installed; "
             "`pip install 'pyvgpu[report]'` installs it"
         )
-    if path.is_dir() or not path.parent.is_dir():
+    try:
+        possible = not path.is_dir() and path.parent.is_dir()
+    except OSError as exc:
+        raise errors.UsageError(
+            f"--report '{path}': {errors.reason_of(exc)}; must name a file, such as report.html"
+        ) from exc
+    if not possible:
         raise errors.UsageError(
             f"--report '{path}': must name a file in an existing folder, such as report.html"
         )

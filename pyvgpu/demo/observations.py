@@ -70,7 +70,7 @@ class TenantEvent:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Holding:
+class Observation:
     """The state of one tenant at one moment, from two independent sources."""
 
     role: Role
@@ -86,14 +86,14 @@ class DemoSample:
 
     seconds: float
     used: int  # of the device, by the driver's own NVML
-    holdings: tuple[Holding, ...]
+    holdings: tuple[Observation, ...]
 
-    def of(self, role: Role) -> Holding:
+    def of(self, role: Role) -> Observation:
         """Return the state of *role*; zeros if it is not running."""
         for holding in self.holdings:
             if holding.role is role:
                 return holding
-        return Holding(role, 0, 0)
+        return Observation(role, 0, 0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from pyvgpu.demo.observations import (
     Role,
     TenantEvent,
 )
-from pyvgpu.demo.sampler import Meter
+from pyvgpu.demo.sampler import DeviceSampler
 from pyvgpu.demo.tenant_runs import DemoStage, QuotaScene
 from pyvgpu.machine import reservations
 from pyvgpu.simulation import simulator
@@ -34,7 +34,7 @@ class Play:
     """One demonstration."""
 
     def __init__(
-        self, plan: DemoPlan, stage: DemoStage, meter: Meter, screen: live_display.Screen
+        self, plan: DemoPlan, stage: DemoStage, meter: DeviceSampler, screen: live_display.Screen
     ) -> None:
         self._plan = plan
         self._stage = stage
@@ -125,7 +125,7 @@ def play(
         screen = make_screen(plan)
         try:
             with (
-                Meter(machine) as meter,
+                DeviceSampler(machine) as meter,
                 DemoStage(QuotaScene(plan), device.uuid, spec, environment) as stage,
             ):
                 return Play(plan, stage, meter, screen).run()

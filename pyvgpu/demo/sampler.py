@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from pyvgpu import errors, names, region, shim
-from pyvgpu.demo.observations import TENANTS, DemoSample, Holding, Role
+from pyvgpu.demo.observations import TENANTS, DemoSample, Observation, Role
 from pyvgpu.machine import reservations
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyvgpu.simulation import simulator
 
 
-class Meter:
+class DeviceSampler:
     """Samples one device of a simulated machine; to be used in a with statement."""
 
     def __init__(self, machine: simulator.Machine) -> None:
@@ -75,13 +75,13 @@ class Meter:
             ),
         )
 
-    def _holding(self, role: Role, held: int, pids: Sequence[int]) -> Holding:
+    def _holding(self, role: Role, held: int, pids: Sequence[int]) -> Observation:
         file = self._usage.get(role)
         if file is None:
-            return Holding(role, 0, held)
+            return Observation(role, 0, held)
         charged = region.read_settled_usage(file).charged[0]
         busy_ns = region.read_compute(file, 1)[0].busy_ns
-        return Holding(role, charged, held, busy_ns, sum(map(_kept_waiting_ns, pids)))
+        return Observation(role, charged, held, busy_ns, sum(map(_kept_waiting_ns, pids)))
 
 
 def _kept_waiting_ns(pid: int) -> int:

@@ -158,13 +158,19 @@ def _look_at_limit(place: ProcessEnvironment) -> Finding:
         return Finding(CheckState.OK, "none: the shim alone limits the memory")
     except (OSError, errors.DataError) as exc:
         return Finding(CheckState.LIMITED, f"cannot be read: {exc}")
+    sizes = ", ".join(map(quantity.format_size, limit.sizes))
+    if limit.why and limit.sizes:
+        return Finding(
+            CheckState.LIMITED,
+            f"{sizes}, {limit.why}",
+            "the driver refuses what the quota allows, or allows what the shim alone refuses",
+        )
     if limit.why or not limit.sizes:
         return Finding(
             CheckState.LIMITED,
             f"none: {limit.why or 'it was not set'}",
             "the shim alone limits the memory; docs/enforced.md has the driver's requirements",
         )
-    sizes = ", ".join(map(quantity.format_size, limit.sizes))
     return Finding(CheckState.OK, f"{sizes}: the driver limits the memory, too")
 
 

@@ -46,7 +46,7 @@ class Requirement(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Scene:
+class CheckedMachine:
     """The subject of the checks: this machine, with the user's environment and options."""
 
     environment: Mapping[str, str]
@@ -68,7 +68,7 @@ class MachineCheck:
     """One check."""
 
     name: str
-    look: Callable[[Scene], Finding]
+    look: Callable[[CheckedMachine], Finding]
     need: Requirement
 
 
@@ -80,7 +80,7 @@ class PossibleRuns:
     simulated: bool
 
 
-def examine(scene: Scene) -> tuple[CheckResult, ...]:
+def examine(scene: CheckedMachine) -> tuple[CheckResult, ...]:
     """Run all checks, in the order of the table; an error of a check is a finding, too."""
     rows = []
     for check in CHECKS if scene.scheduler_config is None else (*CHECKS, KUBE_SCHEDULER):
@@ -98,7 +98,7 @@ def judge(rows: Iterable[CheckResult]) -> PossibleRuns:
     )
 
 
-def _look_at_system(_: Scene) -> Finding:
+def _look_at_system(_: CheckedMachine) -> Finding:
     found = f"{platform.system()} {platform.release()}, {platform.machine()}"
     if platform.system() == "Linux" and platform.machine() in catalogue.MACHINES:
         return Finding(CheckState.OK, found)
@@ -106,7 +106,7 @@ def _look_at_system(_: Scene) -> Finding:
     return Finding(CheckState.MISSING, found, f"pyvgpu runs on Linux, on {known}")
 
 
-def _look_at_driver(scene: Scene) -> Finding:
+def _look_at_driver(scene: CheckedMachine) -> Finding:
     try:
         driver = scene.driver()
     except find.DriverMissingError as exc:
@@ -122,7 +122,7 @@ def _look_at_driver(scene: Scene) -> Finding:
     return Finding(CheckState.OK, found)
 
 
-def _look_at_module(scene: Scene) -> Finding:
+def _look_at_module(scene: CheckedMachine) -> Finding:
     """Check that the kernel module and the driver's libraries are of the same release."""
     try:
         release = scene.driver().release
@@ -144,7 +144,7 @@ def _look_at_module(scene: Scene) -> Finding:
     return Finding(CheckState.OK, release)
 
 
-def look_at_devices(scene: Scene) -> Finding:
+def look_at_devices(scene: CheckedMachine) -> Finding:
     """List the devices by the driver's NVML."""
     try:
         library = scene.driver().libnvidia_ml
@@ -195,13 +195,13 @@ def look_at_devices(scene: Scene) -> Finding:
     )
 
 
-def _look_at_simulator(_: Scene) -> Finding:
+def _look_at_simulator(_: CheckedMachine) -> Finding:
     driver = find.find_driver(shim.simulator_libraries())
     known = ", ".join(model.key for model in models.MODELS)
     return Finding(CheckState.OK, f"driver {driver.release}, models {known}")
 
 
-def _look_at_shim(_: Scene) -> Finding:
+def _look_at_shim(_: CheckedMachine) -> Finding:
     library = shim.shim_library()
     facts = elf.read_elf(library)
     hooks = len(elf.exported_functions(library))
@@ -216,7 +216,7 @@ def _look_at_shim(_: Scene) -> Finding:
     return Finding(CheckState.OK, f"{hooks} hooks, {library}")
 
 
-def _look_at_glibc(_: Scene) -> Finding:
+def _look_at_glibc(_: CheckedMachine) -> Finding:
     versions = [
         tuple(int(part) for part in found.groups())
         for version in elf.needed_versions(shim.shim_library())
@@ -242,7 +242,7 @@ _WITHOUT_NAMESPACE = (
 )
 
 
-def _look_at_namespaces(_: Scene) -> Finding:
+def _look_at_namespaces(_: CheckedMachine) -> Finding:
     return _able(
         "allowed",
         CheckState.LIMITED,
@@ -253,7 +253,7 @@ def _look_at_namespaces(_: Scene) -> Finding:
     )
 
 
-def _look_at_overlay(_: Scene) -> Finding:
+def _look_at_overlay(_: CheckedMachine) -> Finding:
     if abilities.private_mounts() is not None:
         return Finding(CheckState.LIMITED, "no mount namespace for it", _WITHOUT_NAMESPACE)
     return _able(
@@ -265,7 +265,7 @@ def _look_at_overlay(_: Scene) -> Finding:
     )
 
 
-def _look_at_locks(_: Scene) -> Finding:
+def _look_at_locks(_: CheckedMachine) -> Finding:
     return _able(
         "a mapping holds the lock, and munmap releases it",
         CheckState.MISSING,
@@ -274,7 +274,7 @@ def _look_at_locks(_: Scene) -> Finding:
     )
 
 
-def _look_at_cache(scene: Scene) -> Finding:
+def _look_at_cache(scene: CheckedMachine) -> Finding:
     cache = scene.cache()
     return _able(
         str(cache),
@@ -284,7 +284,7 @@ def _look_at_cache(scene: Scene) -> Finding:
     )
 
 
-def _look_at_links(scene: Scene) -> Finding:
+def _look_at_links(scene: CheckedMachine) -> Finding:
     """Check how the mirror would get the driver's files: by link or by copy."""
     try:
         driver = scene.driver()
@@ -307,13 +307,13 @@ def _look_at_links(scene: Scene) -> Finding:
     )
 
 
-def _look_at_book(_: Scene) -> Finding:
+def _look_at_reservations(_: CheckedMachine) -> Finding:
     return Finding(
         CheckState.OK, f"{len(reservations.Registries().live())} active runs on this machine"
     )
 
 
-def _look_at_arbiter(_: Scene) -> Finding:
+def _look_at_arbiter(_: CheckedMachine) -> Finding:
     try:
         program = shim.arbiter_program()
     except errors.UnavailableError as exc:
@@ -333,7 +333,7 @@ def _look_at_arbiter(_: Scene) -> Finding:
     return Finding(CheckState.OK, f"{found} accounts the time of shared devices")
 
 
-def _look_at_kube_scheduler(scene: Scene) -> Finding:
+def _look_at_kube_scheduler(scene: CheckedMachine) -> Finding:
     if scene.scheduler_config is None:
         return Finding(CheckState.OK, "not checked")
     complaints = config_check.judge(yaml_file.read(scene.scheduler_config, "--scheduler-config"))
@@ -360,7 +360,7 @@ CHECKS = (
     MachineCheck("OFD locks", _look_at_locks, Requirement.EVERY_RUN),
     MachineCheck("cache folder", _look_at_cache, Requirement.EVERY_RUN),
     MachineCheck("links to the driver", _look_at_links, Requirement.NONE),
-    MachineCheck("reservations", _look_at_book, Requirement.EVERY_RUN),
+    MachineCheck("reservations", _look_at_reservations, Requirement.EVERY_RUN),
     MachineCheck("arbiter", _look_at_arbiter, Requirement.NONE),
 )
 KUBE_SCHEDULER = MachineCheck("kube-scheduler", _look_at_kube_scheduler, Requirement.NONE)

@@ -42,7 +42,7 @@ def examine(node: NodePaths, environment: Mapping[str, str]) -> tuple[CheckResul
     tree = Mirror(node.state / DRIVER, shim.shim_library()).current()
     libraries = None if tree is None else tree / installation.EXCLUSIVE / mirror_plan.LIB64
     environment = {**simulated_devices.environment(node.state), **environment}
-    scene = machine_checks.Scene(environment, libraries)
+    scene = machine_checks.CheckedMachine(environment, libraries)
     by_name = {check.name: check for check in machine_checks.CHECKS}
     plugins = node.kubelet / "device-plugins" / "kubelet.sock"
     resources = node.kubelet / "pod-resources" / "kubelet.sock"
@@ -62,7 +62,9 @@ def examine(node: NodePaths, environment: Mapping[str, str]) -> tuple[CheckResul
     )
 
 
-def _look_at_mirror(node: NodePaths, tree: Path | None, scene: machine_checks.Scene) -> Finding:
+def _look_at_mirror(
+    node: NodePaths, tree: Path | None, scene: machine_checks.CheckedMachine
+) -> Finding:
     if tree is None:
         return Finding(
             CheckState.MISSING,
@@ -73,7 +75,7 @@ def _look_at_mirror(node: NodePaths, tree: Path | None, scene: machine_checks.Sc
 
 
 def _look_at_devices(
-    tree: Path | None, scene: machine_checks.Scene, environment: Mapping[str, str]
+    tree: Path | None, scene: machine_checks.CheckedMachine, environment: Mapping[str, str]
 ) -> Finding:
     if tree is None:
         return Finding(CheckState.MISSING, "no driver to query")

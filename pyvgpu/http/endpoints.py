@@ -95,7 +95,7 @@ def serving(address: str | None, pages: Pages, option: str = "--listen") -> Iter
 
 
 def read_address(text: str, option: str = "--listen") -> tuple[str, int]:
-    """Return the address and the port in ``9470``, ``10.0.0.7:9470`` or ``[::]:9470``."""
+    """Return the address and the port in ``5678``, ``10.0.0.7:5678`` or ``[::]:5678``."""
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -103,8 +103,8 @@ def read_address(text: str, option: str = "--listen") -> tuple[str, int]:
         port = ""
     if not port.isascii() or not port.isdigit() or not int(port) < 1 << 16 or (colon and not host):
         raise errors.UsageError(
-            f"{option} {text!r}: must be a port, or an address and a port, such as 9470, "
-            "0.0.0.0:9470 or [::]:9470"
+            f"{option} {text!r}: must be a port, or an address and a port, such as 5678, "
+            "127.0.0.1:5678 or [::]:5678"
         )
     return host or LOOPBACK, int(port)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Figure:
+class MetricText:
     """Name and help text of one metric."""
 
     name: str  # a counter's ends in _total
@@ -36,7 +36,7 @@ def family(name: str, kind: str, text: str, rows: Iterable[tuple[str, float]]) -
     return "".join(lines)
 
 
-def of_figure(figure: Figure, rows: Iterable[tuple[str, float]]) -> str:
+def of_figure(figure: MetricText, rows: Iterable[tuple[str, float]]) -> str:
     """Return the family of a *figure*: a counter if its name ends in _total, else a gauge."""
     kind = "counter" if figure.name.endswith("_total") else "gauge"
     return family(figure.name, kind, figure.text, rows)

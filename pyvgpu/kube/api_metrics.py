@@ -6,7 +6,7 @@ from pyvgpu.http import exposition
 from pyvgpu.kube import informer
 
 
-class Meter(exposition.Exposition, informer.Counting):
+class ApiMeter(exposition.Exposition, informer.Counting):
     """Metrics of every program: its requests to the API server, its watches, its queue."""
 
     def __init__(self) -> None:

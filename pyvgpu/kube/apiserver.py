@@ -55,6 +55,9 @@ PAGE = 500  # objects in a page of a list; decoding 500 pods takes some 170 ms
 _HEAD = re.compile(  # the head of a list: the API server writes the metadata before the items
     rb'\{\s*"kind":\s*"[^"]*",\s*"apiVersion":\s*"[^"]*",\s*"metadata":\s*(\{[^{}]*\})'
 )
+_ITEMS = re.compile(r'\s*,\s*"items":\s*\[\s*')  # after it
+_COMMA = re.compile(r"\s*(?:,\s*)?")
+_DECODER = json.JSONDecoder()
 _CONNECTIONS = 32  # pool size: more than concurrent requests; a new one costs both sides 3 ms
 _SOCKET_OPTIONS = [  # detect a dead peer in less than a minute
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
@@ -180,9 +183,33 @@ class ApiServer:
         one page is decoded and processed, the server prepares the next.
         """
         request = _Request("GET", path, query)
+        for content, metadata, _ in self._contents(request, size):
+            with process_tuning.gc_disabled():
+                page = _object(request, content)
+            yield page.get("items") or [], str(metadata["resourceVersion"])
+
+    def each(
+        self, path: str, query: Mapping[str, str | int], size: int = PAGE
+    ) -> Iterator[Object]:
+        """Yield the objects of a list, fetched in pages of *size*, one by one.
+
+        Each is decoded when it is due: so the interpreter's lock is held for one object at a time,
+        where :meth:`pages` holds it for a whole page.
+        """
+        request = _Request("GET", path, query)
+        for content, _, end in self._contents(request, size):
+            yield from _items(request, content, end)
+
+    def _contents(
+        self, request: _Request, size: int
+    ) -> Iterator[tuple[bytes, Mapping[str, Any], int]]:
+        """Yield the pages of a list undecoded, each with its metadata, and the end of its head.
+
+        The end is 0 if the metadata does not come before the items.
+        """
 
         def ask(token: str) -> bytes:
-            asked = {**query, "limit": size, "continue": token}
+            asked = {**(request.query or {}), "limit": size, "continue": token}
             return self._read(dataclasses.replace(request, query=asked))
 
         with concurrent.futures.ThreadPoolExecutor(1) as ahead:
@@ -196,9 +223,7 @@ class ApiServer:
                     raise ServerError(f"{request}: the response is not a list")
                 following = metadata.get("continue")
                 coming = ahead.submit(ask, following) if following else None
-                with process_tuning.gc_disabled():
-                    page = _object(request, content)
-                yield page.get("items") or [], str(metadata["resourceVersion"])
+                yield content, metadata, head.end() if head else 0
 
     def newest(self, path: str, query: Mapping[str, str | int]) -> str:
         """Return the resourceVersion that a list would have now, without fetching it."""
@@ -342,9 +367,13 @@ def _client_of(kubeconfig: str | None, context: str | None) -> Any:
             config.load_kube_config(kubeconfig, context, client_configuration=settings)
         _check(settings)
     except (config.ConfigException, OSError, ValueError, yaml.YAMLError) as exc:
+        # The kubeconfig may name other files, such as of certificates.
+        other = getattr(exc, "filename", None)
+        reason = errors.reason_of(exc)
+        if other and str(other) not in files:
+            reason = f"{other}: {reason}"
         raise errors.DataError(
-            f"{where}: {' '.join(str(exc).split())}; --kubeconfig FILE names another, such as "
-            "kubectl's"
+            f"{where}: {reason}; --kubeconfig FILE names another, such as kubectl's"
         ) from exc
     except (TypeError, AttributeError, KeyError, RecursionError) as exc:
         raise errors.DataError(
@@ -420,6 +449,24 @@ def _object(request: _Request, content: bytes) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ServerError(f"{request}: the response is not an object")
     return found
+
+
+def _items(request: _Request, content: bytes, end: int) -> Iterator[Object]:
+    """Yield the objects of a page whose head ends at *end*; 0: it must be decoded as a whole."""
+    try:
+        text = str(memoryview(content)[end:], "utf-8")
+        begun = _ITEMS.match(text) if end else None
+        if begun is None:
+            yield from _object(request, content).get("items") or []
+            return
+        at = begun.end()
+        while not text.startswith("]", at):
+            found, at = _DECODER.raw_decode(text, at)
+            yield found
+            comma = _COMMA.match(text, at)
+            at = comma.end() if comma else at
+    except ValueError as exc:
+        raise ServerError(f"{request}: the response is not JSON: {exc}") from exc
 
 
 def _event(line: bytes) -> tuple[str, dict[str, Any]]:

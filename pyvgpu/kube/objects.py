@@ -59,6 +59,20 @@ def now() -> str:
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def time_of(text: Any) -> datetime.datetime | None:
+    """Return a time of the API server; None if it is absent, or not one that Python knows.
+
+    A client may write any offset: 9999-12-31T23:59:59-01:00 is read back in the year 10000.
+    """
+    if not text:  # of most containers: they have not ended
+        return None
+    try:
+        found = datetime.datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=datetime.UTC)
+
+
 def pointer(*path: str | int) -> str:
     """Return *path* as a JSON pointer (RFC 6901)."""
     return "".join(f"/{str(name).replace('~', '~0').replace('/', '~1')}" for name in path)

@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 def read(path: Path, option: str) -> Any:
     """Return the content of a file; DataError, which names *option*, if that fails."""
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
-        reason = exc.strerror if isinstance(exc, OSError) else "is not text"
-        raise errors.DataError(f"{option} {path}: {str(reason).lower()}") from exc
+        raise errors.DataError(
+            f"{option} {path}: {errors.reason_of(exc)}; must be a file in YAML or JSON"
+        ) from exc
     return parse(text, str(path))
 
 

@@ -111,11 +111,11 @@ class RunRequest:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Oversubscription:
+class OversubscribedRequest:
     """A request that may exceed its device, together with the others."""
 
     ratio: float  # of all reservations to the device
-    rules: oversubscription.Rules
+    rules: oversubscription.MoveRules
 
 
 def reserved_bytes(limits: region.DeviceLimits, held: int | None) -> int:

@@ -38,10 +38,10 @@ def check(
     needs: Mapping[int, int], limits: Sequence[HostLimit], ceiling: int | None = None
 ) -> None:
     """Raise UnavailableError, with the numbers, unless all *needs* (bytes by pid) fit."""
-    total = sum(needs.values())
-    if ceiling is not None and total > ceiling:
+    needed = sum(needs.values())
+    if ceiling is not None and needed > ceiling:
         raise errors.UnavailableError(
-            f"it needs {quantity.format_size(total)} of host memory, and --host-memory allows "
+            f"it needs {quantity.format_size(needed)} of host memory, and --host-memory allows "
             f"{quantity.format_size(ceiling)}"
         )
     for limit in limits:
@@ -62,7 +62,7 @@ def find(
 
     If it is *strict*, UnavailableError for a process whose cgroup cannot be read.
     """
-    found = [HostLimit("the machine (MemAvailable)", _available(proc / "meminfo"))]
+    found = [HostLimit("the machine (MemAvailable)", _entry(proc / "meminfo", "MemAvailable"))]
     holding: dict[Path, set[int]] = {}
     for pid in pids:
         placed = [
@@ -110,8 +110,13 @@ def left_in(cgroup: Path) -> int | None:
     return None
 
 
-def _available(meminfo: Path) -> int:
+def total(proc: Path = Path("/proc")) -> int:
+    """Return the bytes of the machine's memory."""
+    return _entry(proc / "meminfo", "MemTotal")
+
+
+def _entry(meminfo: Path, name: str) -> int:
     for line in meminfo.read_text().splitlines():
-        if line.startswith("MemAvailable:"):
+        if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
-    raise errors.UnavailableError(f"{meminfo}: has no MemAvailable")
+    raise errors.UnavailableError(f"{meminfo}: has no {name}")

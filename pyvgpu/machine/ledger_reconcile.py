@@ -22,6 +22,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from pyvgpu.machine import tampering
 from pyvgpu.machine.tampering import Excess, Held, Look
 
 if TYPE_CHECKING:
@@ -88,6 +89,9 @@ class Reconciler:
         self._sources = sources
         self._seen: Excess = {}
         self._published: Excess = published or {}  # by an earlier one
+        # Whether the last look had published bytes of slots that NVML does not list: these end
+        # with their process, whatever the ledger says.
+        self.has_unmeasured = False
 
     def look(self) -> None:
         """Measure once, and publish the excess of two consecutive measurements."""
@@ -98,6 +102,7 @@ class Reconciler:
         slots = {pid: sources.slot_of(pid, before) for pid in pids}
         known = {pid: slot for pid, slot in slots.items() if slot is not None}
         after = sources.charges()  # includes memory that was charged meanwhile
+        before, after = (tampering.merge_slots(entries, known) for entries in (before, after))
         found = find_excess(before, held, after, known)
         lacking = sources.lacking(Look(before, held, after, known))
         found |= {key: max(size, found.get(key, 0)) for key, size in lacking.items()}
@@ -108,6 +113,7 @@ class Reconciler:
             if pid in known
         }
         unseen = {key: size for key, size in self._published.items() if key not in measured}
+        self.has_unmeasured = bool(unseen)
         slots_unseen = {slot for _, slot in unseen}
         kept = keep(
             unseen,

@@ -99,6 +99,11 @@ def ensure(daemon: Daemon) -> None:
             )
 
 
+def has_run(daemon: Daemon) -> bool:
+    """Tell whether a daemon has run in this folder and was not ended in order."""
+    return (daemon.folder / f"{PROGRAM}.pid").exists()
+
+
 def _start(daemon: Daemon) -> str:
     """Run the program until the daemon is in the background; return its messages.
 
@@ -275,7 +280,7 @@ def _has_ended(process: int) -> bool:
     return bool(select.select([process], [], [], PATIENCE_SECONDS)[0])
 
 
-class Watcher:
+class DaemonWatcher:
     """Watches the daemon of a run in its own thread: reports the ends of servers, restarts it."""
 
     def __init__(self, daemon: Daemon) -> None:
@@ -290,10 +295,15 @@ class Watcher:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the checks. Harmless if they were never started."""
+        """Stop the checks with a last one, which starts nothing. Harmless without start.
+
+        The run's program may have ended because the daemon has.
+        """
         self._stopped.set()
         if self._thread.ident is not None:
             self._thread.join(PATIENCE_SECONDS)
+        with contextlib.suppress(OSError):
+            self.look()
 
     def look(self) -> None:
         """Check the daemon once."""
@@ -317,9 +327,14 @@ class Watcher:
             )
 
     def _restart(self) -> None:
-        if self._stopped.is_set():
-            return
         before, self._server = self._server, NO_SERVER
+        if self._stopped.is_set():
+            if before.pid:
+                log.say(
+                    f"the MPS control daemon of {self._daemon.label} has ended; programs that "
+                    "used it get error 805 or 806"
+                )
+            return
         try:
             ensure(self._daemon)
         except errors.UnavailableError as exc:

@@ -34,7 +34,7 @@ class _Name:
     namespace: int  # inode; 0: we may not read it
 
 
-class Kin:
+class SlotProcesses:
     """Finds the processes that have a usage file mapped."""
 
     def __init__(self, usage: int, proc: Path = _PROC) -> None:

@@ -65,7 +65,7 @@ class ChangedQuota:
         )
 
 
-class Control(ipc.Listener):
+class QuotaControl(ipc.Listener):
     """The supervisor's end: answers in its own thread until it is stopped."""
 
     def __init__(
@@ -147,6 +147,11 @@ class Supervisor:
 
     def _explained(self, exc: OSError) -> errors.PyVgpuError:
         pid = self._reservation.holder.pid
+        record = self._reservation.record
+        if record is not None and record.is_new:
+            return errors.UnavailableError(
+                f"{self._name}: has not started yet: it waits for room; `kill {pid}` ends the wait"
+            )
         if isinstance(exc, TimeoutError):
             return errors.UnavailableError(
                 f"{self._name}: its `pyvgpu run` does not answer; if it was stopped, "

@@ -112,7 +112,7 @@ class Registries:
         wish: RunRequest,
         holder: Holder,
         command: Sequence[str],
-        wanted: holders.Oversubscription,
+        wanted: holders.OversubscribedRequest,
     ) -> Made:
         """Like :meth:`reserve`, but within the ratio; without room now, it begins suspended."""
         self._make()

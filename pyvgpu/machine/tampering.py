@@ -62,6 +62,38 @@ class _AgreedValues:
     held: int
 
 
+def merge_slots(entries: Sequence[SlotUsage], slots: Mapping[int, int]) -> Sequence[SlotUsage]:
+    """Return *entries* with the slots of one process as one; *slots* are those known, by pid.
+
+    A process has several slots if it called exec while its forked children keep the earlier one,
+    or if it has loaded the shim in several namespaces (dlmopen). What NVML reports for it is the
+    sum. A slot that is known to be another process's stays apart, whatever it contains.
+    """
+    owned = set(slots.values())
+    if all(entry.slot in owned for entry in entries):
+        return entries
+    owners = {
+        (entry.pid, entry.pid_namespace): entry.slot
+        for entry in entries
+        if entry.slot in owned and entry.pid_namespace
+    }
+    merged: dict[int, SlotUsage] = {}
+    for entry in sorted(entries, key=lambda entry: entry.slot not in owned):
+        slot = entry.slot
+        if slot not in owned:
+            slot = owners.get((entry.pid, entry.pid_namespace), slot)
+        merged[slot] = _sum(merged[slot], entry) if slot in merged else entry
+    return tuple(merged.values())
+
+
+def _sum(one: SlotUsage, other: SlotUsage) -> SlotUsage:
+    return dataclasses.replace(
+        one,
+        charged=tuple(map(operator.add, one.charged, other.charged)),
+        opened=tuple(map(operator.add, one.opened, other.opened)),
+    )
+
+
 class Owners:
     """The slots of processes, remembered even if the slots change later."""
 
@@ -115,7 +147,7 @@ class Owners:
         self._known = alive
 
 
-class Memory:
+class EarlierSlots:
     """The earlier values of the slots of one region."""
 
     def __init__(self, is_alive: Callable[[int], bool]) -> None:
@@ -196,7 +228,7 @@ class Witness:
     """Both witnesses of one region, fed sample by sample."""
 
     def __init__(self, owners: Owners, belongs: Callable[[int], bool], last_slot: int) -> None:
-        self._memory = Memory(owners.is_alive)
+        self._memory = EarlierSlots(owners.is_alive)
         self._belongs = belongs  # whether the process with NVML's pid is of the region
         self._last_slot = last_slot
         self._impossible: Collection[str] = ()  # of the previous sample

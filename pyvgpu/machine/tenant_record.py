@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors, oversubscription, quantity
-from pyvgpu.oversubscription import State, Tenant
+from pyvgpu.oversubscription import MovableTenant, TenantState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +29,7 @@ _KEPT_MOVES = 64  # recent ones
 class TenantRecord:
     """What the supervisor of an oversubscribed run tells other supervisors."""
 
-    rules: oversubscription.Rules
+    rules: oversubscription.MoveRules
     since: float  # when its state began
     moving_since: float = 0.0  # when the move in progress began; 0: there is none
     suspended_at: float = 0.0  # when its last suspension began; wishes are later
@@ -84,7 +84,7 @@ def load(raw: bytes) -> TenantRecord:
     """Parse the contents of the file; DataError if they are not valid."""
     try:
         found: dict[str, Any] = json.loads(raw)
-        rules = oversubscription.Rules(**found.pop("rules"))
+        rules = oversubscription.MoveRules(**found.pop("rules"))
         moves = tuple(map(float, found.pop("moves")))[-_KEPT_MOVES:]
         record = TenantRecord(rules=rules, moves=moves, **found)
         times = (record.since, record.moving_since, record.suspended_at)
@@ -129,7 +129,7 @@ def tenants_of(
     uuid: str,
     live: Sequence[LiveReservation],
     activities: dict[str, region.Activity] | None = None,
-) -> tuple[Tenant, ...]:
+) -> tuple[MovableTenant, ...]:
     """Return the tenants of a device; without *activities*, by run id, none is idle."""
     return tuple(
         _tenant(reservation, None if activities is None else activities.get(reservation.run_id))
@@ -138,14 +138,14 @@ def tenants_of(
     )
 
 
-def _tenant(reservation: LiveReservation, activity: region.Activity | None) -> Tenant:
+def _tenant(reservation: LiveReservation, activity: region.Activity | None) -> MovableTenant:
     record, limits = reservation.record, reservation.limits.devices[0]
     assert record is not None  # noqa: S101 - the caller has checked it
     held = reservation.held[0] if reservation.held else 0
     return tenant_of(
         reservation.run_id,
         record,
-        Reserved(
+        TenantReservation(
             max(limits.vmemory, min(held, limits.memory_total)),
             reservation.holder.vcore,
             float(limits.vcore),
@@ -157,7 +157,7 @@ def _tenant(reservation: LiveReservation, activity: region.Activity | None) -> T
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Reserved:
+class TenantReservation:
     """What a tenant has of its device."""
 
     memory: int  # bytes
@@ -169,16 +169,16 @@ class Reserved:
 def tenant_of(
     key: str,
     record: TenantRecord,
-    reserved: Reserved,
-    state: State,
+    reserved: TenantReservation,
+    state: TenantState,
     activity: region.Activity | None,
-) -> Tenant:
+) -> MovableTenant:
     """Return the tenant of a *record*, whose quota says *state*.
 
     Without an *activity* it counts as working.
     """
     if record.moving_since:
-        state = State.MOVING
+        state = TenantState.MOVING
     wanted, worked = None, math.inf
     if activity is not None:
         worked = math.inf if activity.waits else activity.worked
@@ -189,14 +189,14 @@ def tenant_of(
             wanted = record.suspended_at
     if record.is_new:
         wanted = record.since
-    return Tenant(
+    return MovableTenant(
         key=key,
         memory=reserved.memory,
         vcore=reserved.vcore,
         state=state,
         since=record.moving_since or record.since,
         worked=worked,
-        wanted=wanted if state is State.SUSPENDED else None,
+        wanted=wanted if state is TenantState.SUSPENDED else None,
         is_new=record.is_new,
         weight=reserved.weight,
         priority=reserved.priority,
@@ -207,11 +207,11 @@ def tenant_of(
     )
 
 
-def state_of(suspension: region.Suspension) -> State:
+def state_of(suspension: region.Suspension) -> TenantState:
     """Return the state that a tenant's quota says."""
     if not suspension.gated:
-        return State.RUNNING
-    return State.SUSPENDED if suspension.released else State.MOVING
+        return TenantState.RUNNING
+    return TenantState.SUSPENDED if suspension.released else TenantState.MOVING
 
 
 def now() -> float:

@@ -35,6 +35,9 @@ _REFUSED, _ORPHANED, _COMPUTE, _LINK_END = map(
 )
 _WORKED = _place("worked_ns")
 _BLOCKS = _place("blocks")
+_HIGH_WATER = _place("high_water")
+_SLOTS, _SLOT_BYTES = _place("slots"), int(ffi.sizeof("struct usage_slot"))
+_LINKS_PLACE, _LINK_BYTES = _place("links"), int(ffi.sizeof("struct usage_link"))
 _HEAD_BYTES = _place("fd_marker_path")  # the numbers before that field
 _CHARGED = tuple(_place("charged") + 8 * layout.SLOTS * device for device in range(layout.DEVICES))
 _COMPUTE_BYTES: int = ffi.sizeof("struct usage_compute")
@@ -285,7 +288,7 @@ def _read_states(file: int, device: int, count: int, first: int) -> tuple[int, .
 
 def read_high_water(file: int) -> int:
     """Return the first slot that the ledger's sums ignore, in the open usage *file*."""
-    raw = layout.USAGE.read(file, 4, ffi.offsetof("struct usage_file", "high_water"))
+    raw = layout.USAGE.read(file, 4, _HIGH_WATER)
     return int.from_bytes(raw, "little")
 
 
@@ -307,12 +310,35 @@ def read_counted_slots(file: int, devices: int) -> tuple[SlotUsage, ...]:
     )
 
 
+def read_raw_slots(file: int, devices: int) -> tuple[object, ...]:
+    """Return all that :func:`read_counted_slots` parses, to see cheaply whether it has changed."""
+    alive = slots_alive(file)
+    end = alive[-1] + 1 if alive else 0
+    read, links = layout.USAGE.read, b""
+    try:
+        number = layout.USAGE.layout_of(file)
+        if number >= _LINKS_SINCE and (made := int.from_bytes(read(file, 4, _LINK_END), "little")):
+            links = read(file, _LINK_BYTES * min(made, _LINKS), _LINKS_PLACE)
+            end = layout.SLOTS  # links may be of slots whose process has ended
+        blocks = min(end, layout.BLOCK_SLOTS) if number >= layout.BLOCKS_SINCE else 0
+        return (
+            alive,
+            read_high_water(file),
+            read(file, _SLOT_BYTES * end, _SLOTS),
+            *(read(file, 8 * end, place) for place in _CHARGED[:devices]),
+            read(file, 4 * layout.DEVICES * blocks, _BLOCKS),
+            links,
+        )
+    except errors.DataError:
+        return (alive,)
+
+
 def _read_links(file: int) -> Sequence[shared_memory.SharedEntry]:
     if layout.USAGE.layout_of(file) < _LINKS_SINCE:
         return ()
     end = int.from_bytes(layout.USAGE.read(file, 4, _LINK_END), "little")
-    base, size = ffi.offsetof("struct usage_file", "links"), ffi.sizeof("struct usage_link")
-    words = memoryview(layout.USAGE.read(file, size * min(end, _LINKS), base)).cast("Q")
+    raw = layout.USAGE.read(file, _LINK_BYTES * min(end, _LINKS), _LINKS_PLACE)
+    words = memoryview(raw).cast("Q")
     return tuple(map(shared_memory.SharedEntry, words[::2], words[1::2]))
 
 
@@ -332,10 +358,8 @@ def slots_alive(file: int) -> tuple[int, ...]:
 def _read_slot(
     file: int, slot: int, charged: tuple[int, ...], opened: tuple[int, ...]
 ) -> SlotUsage:
-    size = ffi.sizeof("struct usage_slot")
     record = ffi.new("struct usage_slot *")
-    base = ffi.offsetof("struct usage_file", "slots")
-    ffi.buffer(record)[:] = layout.USAGE.read(file, size, base + size * slot)
+    ffi.buffer(record)[:] = layout.USAGE.read(file, _SLOT_BYTES, _SLOTS + _SLOT_BYTES * slot)
     name = bytes(ffi.buffer(record.name)).split(b"\0")[0].decode("utf-8", "replace")
     return SlotUsage(
         slot,

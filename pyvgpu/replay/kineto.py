@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
-from pyvgpu.replay.recording import Activity, HostCall, Recording, first_of, kind_of
+from pyvgpu.replay.recording import DeviceActivity, HostCall, Recording, first_of, kind_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +32,7 @@ def read(path: Path, text: str) -> Recording:
     if not isinstance(events, list):
         raise errors.DataError(f"{path}: has no list of traceEvents, {_EXAMPLE}")
     calls: list[HostCall] = []
-    activities: list[Activity] = []
+    activities: list[DeviceActivity] = []
     steps: list[tuple[int, int]] = []
     syncs: list[dict[str, Any]] = []
     for number, event in enumerate(events):
@@ -87,11 +87,11 @@ def _ns(microseconds: int | Decimal | str) -> int:
     return round(Decimal(microseconds) * 1000)
 
 
-def _activity(event: dict[str, Any]) -> Activity:
+def _activity(event: dict[str, Any]) -> DeviceActivity:
     arguments = _arguments(event)
     kind = str(event["cat"]).lower().removeprefix("gpu_")
     name = str(event["name"])
-    return Activity(
+    return DeviceActivity(
         arguments.get("correlation"),
         _ns(event["ts"]),
         _ns(event["dur"]),

@@ -8,7 +8,7 @@ import sqlite3
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors
-from pyvgpu.replay.recording import Activity, HostCall, Recording, kind_of
+from pyvgpu.replay.recording import DeviceActivity, HostCall, Recording, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,7 +80,7 @@ class _Export:
             found.append(HostCall(process, thread, start, end - start, kind, key))
         return found
 
-    def _activities(self) -> list[Activity]:
+    def _activities(self) -> list[DeviceActivity]:
         found = []
         for row, process in self._rows("KERNEL"):
             one = self._activity(row, process, "kernel")
@@ -99,10 +99,12 @@ class _Export:
             found.append(one)
         return found
 
-    def _activity(self, row: sqlite3.Row, process: int, kind: str) -> Activity:
+    def _activity(self, row: sqlite3.Row, process: int, kind: str) -> DeviceActivity:
         key = (process, row["correlationId"])
         start, end = row["start"], row["end"]
-        return Activity(key, start, end - start, kind, row["deviceId"], row["streamId"], kind)
+        return DeviceActivity(
+            key, start, end - start, kind, row["deviceId"], row["streamId"], kind
+        )
 
 
 def _number(row: sqlite3.Row, column: str) -> int:

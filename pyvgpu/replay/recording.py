@@ -68,7 +68,7 @@ class HostCall:
 
 
 @dataclasses.dataclass(slots=True)
-class Activity:
+class DeviceActivity:
     """An activity of a device; times in ns."""
 
     key: Hashable
@@ -93,7 +93,7 @@ class Recording:
     """The contents of a profiler's file."""
 
     calls: Sequence[HostCall]
-    activities: Sequence[Activity]
+    activities: Sequence[DeviceActivity]
     steps: Sequence[tuple[int, int]]  # of the program: start and end of each
     gpus: dict[int, str]  # names by device
 
@@ -161,7 +161,7 @@ class _Builder:
         self._name, self._recording, self._choice = name, recording, choice
         own = [call for call in recording.calls if call.process == choice.process]
         self._calls, self._names = _without_nested(own)
-        self._work: dict[Hashable, list[Activity]] = {}
+        self._work: dict[Hashable, list[DeviceActivity]] = {}
         for one in sorted(recording.activities, key=lambda activity: activity.start):
             key = self._names.get(one.key, one.key)
             if one.device == choice.device:
@@ -229,7 +229,7 @@ class _Builder:
             record.stream = self._stream(call.stream)
         self._records.append(record)
 
-    def _append(self, one: Activity, record: TraceRecord) -> None:
+    def _append(self, one: DeviceActivity, record: TraceRecord) -> None:
         record.stream = self._stream(one.stream)
         record.device_start, record.device_duration = one.start, one.duration
         if one.kind == "kernel":

@@ -60,6 +60,8 @@ class Law:
     uncounted_bytes: int = _number(0, 0, 64 * _MIB, 8 * _MIB)
     # A process's memory stays allocated while a forked child lives that has not called exec.
     fork_keeps: bool = _flag(usual=True)
+    # Ranges of device memory have dma-buf descriptors.
+    dma_buf: bool = _flag(usual=True)
     # Speed of checkpoints and restores of a process, in percent of the device's pcie_bandwidth.
     checkpoint_percent: int = _number(16, 1, 100, 16)
     restore_percent: int = _number(28, 1, 100, 28)

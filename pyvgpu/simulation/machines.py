@@ -15,6 +15,7 @@ such a file.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from pathlib import Path
@@ -117,7 +118,8 @@ def write(path: Path, machine: str, values: Mapping[str, str], remarks: tuple[st
     except OSError as exc:
         raise errors.of_files(f"{path}: cannot be written", exc) from exc
     finally:
-        draft.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # its folder may be none
+            draft.unlink()
 
 
 def _parse(path: Path, text: str) -> Description:

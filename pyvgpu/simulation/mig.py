@@ -23,7 +23,7 @@ COMPUTE_SLICES = 7
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Profile:
+class InstanceProfile:
     """A kind of GPU instance."""
 
     name: str
@@ -63,7 +63,7 @@ class Instance:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class State:
+class MachineState:
     """The MIG mode and the instances of a machine."""
 
     enabled: frozenset[int] = frozenset()  # indices of devices in MIG mode
@@ -108,22 +108,24 @@ _FIGURES = {
 # fmt: on
 
 
-def _rows(model: str) -> Iterator[Profile]:
+def _rows(model: str) -> Iterator[InstanceProfile]:
     engines, figures = _FIGURES[model]
     for shape, own, (name, mib, sms) in zip(_SHAPES, engines, figures, strict=True):
         number, profile_id, slices, most, size, starts = shape
-        yield Profile(name, number, profile_id, mib, sms, slices, most, size, *own, starts)
+        yield InstanceProfile(name, number, profile_id, mib, sms, slices, most, size, *own, starts)
 
 
-PROFILES: Mapping[str, tuple[Profile, ...]] = {model: tuple(_rows(model)) for model in _FIGURES}
+PROFILES: Mapping[str, tuple[InstanceProfile, ...]] = {
+    model: tuple(_rows(model)) for model in _FIGURES
+}
 
 
-def profiles(model: str) -> tuple[Profile, ...]:
+def profiles(model: str) -> tuple[InstanceProfile, ...]:
     """Return the profiles of a model, by its key; none for a model without MIG."""
     return PROFILES.get(model, ())
 
 
-def plan(model: str, layout: str) -> tuple[tuple[Profile, int], ...]:
+def plan(model: str, layout: str) -> tuple[tuple[InstanceProfile, int], ...]:
     """Return the profiles of *layout* with the memory slice at which each begins.
 
     Raises UsageError if the model has no MIG, or has no such profile, or they do not fit.
@@ -139,7 +141,7 @@ def plan(model: str, layout: str) -> tuple[tuple[Profile, int], ...]:
     by_name = {profile.name: profile for profile in known}
     # "1g.10gb+me" is a name, and "+" separates names.
     words = layout.replace("+me", "\0me").split("+")
-    wanted: list[Profile] = []
+    wanted: list[InstanceProfile] = []
     for name in (word.replace("\0", "+") for word in words):
         if name not in by_name:
             raise errors.UsageError(
@@ -165,20 +167,20 @@ def plan(model: str, layout: str) -> tuple[tuple[Profile, int], ...]:
     return tuple(placed)
 
 
-def _places(profile: Profile) -> str:
+def _places(profile: InstanceProfile) -> str:
     most = f"at most {profile.most}, " if profile.most < len(profile.starts) else ""
     return f"{profile.name}: {most}{profile.size} from {'/'.join(map(str, profile.starts))}"
 
 
-def _leaves_compute(wanted: Sequence[Profile]) -> bool:
+def _leaves_compute(wanted: Sequence[InstanceProfile]) -> bool:
     return sum(profile.slices for profile in wanted) <= COMPUTE_SLICES and all(
         wanted.count(profile) <= profile.most for profile in wanted
     )
 
 
 def _place(
-    rest: Sequence[Profile], placed: tuple[tuple[Profile, int], ...]
-) -> tuple[tuple[Profile, int], ...] | None:
+    rest: Sequence[InstanceProfile], placed: tuple[tuple[InstanceProfile, int], ...]
+) -> tuple[tuple[InstanceProfile, int], ...] | None:
     if not rest:
         return placed
     taken = {slot for profile, start in placed for slot in range(start, start + profile.size)}
@@ -217,14 +219,14 @@ def _draw_uuid() -> str:
     return f"{names.MIG_UUID_PREFIX}{uuid.uuid5(uuid.NAMESPACE_OID, str(uuid.uuid4()))}"
 
 
-def read(folder: Path, models: Sequence[str]) -> State:
+def read(folder: Path, models: Sequence[str]) -> MachineState:
     """Return the MIG state of the machine in *folder*, whose devices are of these models."""
     try:
         text = (folder / FILE).read_text(encoding="utf-8")
     except FileNotFoundError:
-        return State()
+        return MachineState()
     enabled: set[int] = set()
-    known: dict[tuple[int, int], Profile] = {}
+    known: dict[tuple[int, int], InstanceProfile] = {}
     found: list[Instance] = []
     for words in map(str.split, text.splitlines()):
         gpu = int(words[1])
@@ -247,4 +249,4 @@ def read(folder: Path, models: Sequence[str]) -> State:
                     sm_count=profile.sms * slices // profile.slices // 2 * 2,
                 )
             )
-    return State(frozenset(enabled), tuple(found))
+    return MachineState(frozenset(enabled), tuple(found))

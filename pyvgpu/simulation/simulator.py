@@ -209,7 +209,7 @@ def read_machine(folder: Path) -> Machine:
     except FileNotFoundError as exc:
         raise MachineError(f"{folder}: no {_CONF} in it, so it is not a machine folder") from exc
     except (OSError, UnicodeDecodeError) as exc:
-        raise MachineError(f"{path}: cannot be read: {exc}") from exc
+        raise MachineError(f"{path}: cannot be read: {errors.reason_of(exc)}") from exc
     return _parse(folder, text)
 
 
@@ -251,7 +251,7 @@ def in_mig_mode(machine: Machine) -> frozenset[int]:
     return enabled | frozenset(int(words[1]) for words in lines if words[:1] == ["mig"])
 
 
-def mig_state(machine: Machine) -> mig.State:
+def mig_state(machine: Machine) -> mig.MachineState:
     """Return which devices are in MIG mode, and the instances; MachineError for a damaged file."""
     try:
         return mig.read(machine.folder, [found.model for found in machine.devices])
@@ -514,4 +514,5 @@ def _write(folder: Path, name: str, text: str) -> None:
     except OSError as exc:
         raise errors.of_files(f"{folder / name}: cannot be written", exc) from exc
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # its folder may be none
+            temporary.unlink()

@@ -4,5 +4,6 @@ shards        the quota that shards give; what a step asks for; pure
 step          the program that the SPANK plugin (csrc/slurm) runs for each step
 job_holder    the process that holds a job's reservation on this node for its steps
 step_cgroups  leaves the cgroups of the step that started that process
-plugin_build  compiles the plugin for the Slurm of this machine
+
+``cli/slurm_plugin.py`` compiles the plugin for the Slurm of this machine.
 """

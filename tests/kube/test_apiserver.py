@@ -86,6 +86,59 @@ def test_continue_token_is_read_only_from_the_head_of_a_page(content):
     )
 
 
+class Pages(apiserver.ApiServer):
+    """Answers each request for a page from *texts*."""
+
+    def __init__(self, *texts):
+        super().__init__(None)
+        self._texts = list(texts)
+
+    def _read(self, request):
+        return self._texts.pop(0)
+
+
+LAST = b'{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"7"}'
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        pytest.param([HEAD + b',"items":[1,2]}', LAST + b',"items":[3]}'], id="compact"),
+        pytest.param([LAST + b' , "items": [ 1 , 2,\n3 ] }\n'], id="spaces"),
+        pytest.param([HEAD + b',"items":[]}', LAST + b',"items":[1,2,3]}'], id="an empty page"),
+        pytest.param([b'{"items":[1,2,3],%s' % LAST[1:] + b"}"], id="items first"),
+        pytest.param([HEAD + b',"items":[1,2,3]}', LAST + b',"items":null}'], id="no items"),
+    ],
+)
+def test_objects_of_a_list_are_decoded_one_by_one(texts):
+    assert list(Pages(*texts).each("/api/v1/pods", {})) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("rest", [b',"items":[1,', b',"items":[1,2', b',"items":[1,\xff]}'])
+def test_objects_of_a_malformed_page_are_an_error(rest):
+    with pytest.raises(apiserver.ServerError, match="GET /api/v1/pods: the response is not JSON"):
+        list(Pages(LAST + rest).each("/api/v1/pods", {}))
+
+
+def test_an_object_is_decoded_when_it_is_due(monkeypatch):
+    decoded = []
+    found = apiserver._DECODER.raw_decode
+    monkeypatch.setattr(apiserver, "_DECODER", Recorder(decoded, found))
+    objects = Pages(LAST + b',"items":[1,2,3]}').each("/api/v1/pods", {})
+    assert [(one, len(decoded)) for one in objects] == [(1, 1), (2, 2), (3, 3)]
+
+
+class Recorder:
+    """Records what it decodes."""
+
+    def __init__(self, decoded, decode):
+        self._decoded, self._decode = decoded, decode
+
+    def raw_decode(self, text, at):
+        self._decoded.append(at)
+        return self._decode(text, at)
+
+
 @pytest.mark.slow
 @pytest.mark.row(16)
 @pytest.mark.row(17)
@@ -146,7 +199,7 @@ def answering(content):
     ],
 )
 def test_a_broken_or_malformed_response_is_an_error_of_the_server(head, body, status):
-    with answering(f"HTTP/1.1 {head}\r\n\r\n{body}".encode()) as api:
+    with answering(f"HTTP/1.1 {head}\r\nConnection: close\r\n\r\n{body}".encode()) as api:
         with pytest.raises(apiserver.ServerError) as raised:
             api.items(POD, {})
         assert raised.value.status == status

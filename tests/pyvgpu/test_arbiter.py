@@ -15,7 +15,7 @@ from pathlib import Path
 import forked
 import pytest
 import rights
-from arbiters import UUIDS, books_in, living, processes, read_clock, run_in
+from arbiters import UUIDS, living, processes, read_clock, registries_in, run_in
 from waiting import wait_until
 
 from pyvgpu import quota, region
@@ -75,7 +75,7 @@ def test_run_with_a_whole_device_needs_no_arbiter_until_it_has_a_share(place):
     with run_in(place, 100) as run:
         run.attendant.look()
         assert (living(place), run.clock().is_symlink()) == ((), False)
-        books_in(place).change(run.made, quota.QuotaChange(vcore=40))
+        registries_in(place).change(run.made, quota.QuotaChange(vcore=40))
         run.attendant.look()
         wait_until(lambda: arbiter.serves(run.clock()))
 
@@ -395,10 +395,10 @@ def test_a_suspended_run_gets_no_time_and_holds_none_back(place):
         wait_until(lambda: read_clock(first.clock()).above == 2)
         wait_until(lambda: read_clock(first.clock()).tenants == 2)
         suspended = region.Suspension(gated=True, suspended=True)
-        books_in(place).mark(second.made, suspended)
+        registries_in(place).mark(second.made, suspended)
         wait_until(lambda: read_clock(first.clock()).above == 0)
         wait_until(lambda: read_clock(first.clock()).tenants == 1)
-        books_in(place).mark(second.made, region.Suspension())
+        registries_in(place).mark(second.made, region.Suspension())
         wait_until(lambda: read_clock(first.clock()).above == 1)  # work before it is forgotten
         wait_until(lambda: read_clock(first.clock()).tenants == 2)
         second.work(0, 80_000_000_000, 40_000_000_000)
@@ -423,9 +423,11 @@ def test_clock_of_a_low_priority_run_shows_work_of_others(place):
             assert read_clock(second.clock()).above == 0, "no run has a higher priority"
             second.work(0, 40_000_000_000, 40_000_000_000)
             wait_until(lambda: above() == 1)
-            books_in(place).change(first.made, quota.QuotaChange(priority=quota.Priority.NORMAL))
+            registries_in(place).change(
+                first.made, quota.QuotaChange(priority=quota.Priority.NORMAL)
+            )
             wait_until(lambda: above() == 0)
-            books_in(place).change(first.made, quota.QuotaChange(priority=low))
+            registries_in(place).change(first.made, quota.QuotaChange(priority=low))
             wait_until(lambda: above() == 1)
         wait_until(lambda: above() == 0)
 
@@ -466,7 +468,7 @@ def test_run_whose_files_are_links_has_no_clock(place):
             assert not one.clock(linked.name, 0).exists()
 
 
-def test_unexpected_entries_in_the_book_are_ignored(place):
+def test_unexpected_entries_in_the_registry_are_ignored(place):
     with run_in(place) as run:
         registry = run.made.folder.parent
         os.mkfifo(registry / ("a" * 16))

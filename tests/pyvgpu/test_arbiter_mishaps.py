@@ -42,7 +42,7 @@ def kill_all():
 
 def start_another():
     folder = run.made.folder.parent / f"arbiter-{os.geteuid()}"
-    registries = arbiters.books_in(place).paths
+    registries = arbiters.registries_in(place).paths
     subprocess.run([shim.arbiter_program(), folder, *registries], env={}, check=True)
     wait_until(lambda: arbiters.living(place))
 
@@ -212,7 +212,7 @@ def test_arbiter_that_starts_while_another_ends_is_found(place, tmp_path_factory
     with run_in(place) as run:
         run.attendant.look()
         (old,) = living(place)
-        registries = arbiters.books_in(place).paths
+        registries = arbiters.registries_in(place).paths
         command = [shim.arbiter_program(), "--foreground", old.folder, *registries]
         with stops.stopped_after(calls, command, log, path.format(folder=old.folder)) as new:
             os.kill(old.pid, signal.SIGTERM)
@@ -231,7 +231,7 @@ def test_abandoned_arbiter_starts(place, tmp_path_factory):
         (old,) = living(place)
         end_all(place)
         run.clock().readlink().unlink()
-        command = [shim.arbiter_program(), old.folder, *arbiters.books_in(place).paths]
+        command = [shim.arbiter_program(), old.folder, *arbiters.registries_in(place).paths]
         with stops.stopped_after("setsid", command, log) as begun:
             os.kill(begun.first, signal.SIGKILL)
             wait_until(lambda: not Path(f"/proc/{begun.first}").exists())

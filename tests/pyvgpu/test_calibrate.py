@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import re
 import subprocess
 import sys
@@ -45,6 +46,21 @@ def test_the_table_has_assumed_and_measured_values(calibrate):
     assert re.search(r" 1 ms +2\.5 ms +programs beside others stop", row)
 
 
+def test_conditions_of_the_machine_are_shown(calibrate, tmp_path):
+    calibrate()
+    path = tmp_path / "results" / "record.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "conditions": ["others use it"]}))
+    assert "note: others use it" in run(tmp_path, "results").stdout
+    found = json.loads(run(tmp_path, "results", "--json").stdout)
+    assert found["record"]["conditions"] == ["others use it"]
+
+
+def test_the_page_has_every_key_of_a_machine_file():
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "calibrate.md").read_text()
+    absent = [key for key in (*machines.LAW_KEYS, *machines.DEVICE_KEYS) if f"`{key}`" not in page]
+    assert absent == []
+
+
 def test_json_has_the_rows_of_the_table(calibrate):
     found = json.loads(calibrate("--json").stdout)
     assert found["record"]["device"] == "NVIDIA H200"
@@ -63,7 +79,7 @@ UNKNOWN_FIRST = "launch_ns, events_in_turn"
 UNKNOWN = (
     "small_bytes, large_bytes, small_blocks, pool_chunk_bytes, pool_chunk_ns, "
     "second_context_percent, "
-    "green_context_percent, uncounted_bytes, fork_keeps, "
+    "green_context_percent, uncounted_bytes, fork_keeps, dma_buf, "
     "checkpoint_percent, restore_percent, sync_ignores_lock, cgroup_limits, "
     "mps_overlap, mps_server_bytes, mps_clients, "
     "nvml_memory_late_ns, nvml_load_late_ns"

@@ -80,7 +80,7 @@ def environment(tmp_path):
 
 @pytest.fixture
 def scene(environment):
-    return doctor.Scene(environment, shim.simulator_libraries())
+    return doctor.CheckedMachine(environment, shim.simulator_libraries())
 
 
 def test_rows_are_one_for_each_check_in_order(scene):
@@ -145,7 +145,7 @@ def test_driver_without_a_device_is_missing_with_a_remedy(scene):
 
 
 def test_missing_driver_names_the_searched_folders(environment, tmp_path):
-    rows = rows_of(doctor.Scene(environment, tmp_path))
+    rows = rows_of(doctor.CheckedMachine(environment, tmp_path))
     assert rows["driver"].state is CheckState.MISSING
     assert str(tmp_path) in rows["driver"].found
     assert "--driver-libraries" in rows["driver"].remedy
@@ -166,7 +166,7 @@ def test_kernel_module_must_be_of_the_drivers_release(environment, tmp_path, tex
     module = tmp_path / "version"
     if text:
         module.write_text(text)
-    scene = doctor.Scene(environment, shim.simulator_libraries(), module)
+    scene = doctor.CheckedMachine(environment, shim.simulator_libraries(), module)
     assert rows_of(scene)["kernel module"].state is state
 
 

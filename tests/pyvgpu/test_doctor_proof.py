@@ -8,7 +8,8 @@ import pytest
 import runner
 
 from pyvgpu import region
-from pyvgpu.doctor import CheckState, inside, proof, trial
+from pyvgpu.cli.doctor import read_proofs
+from pyvgpu.doctor import CheckState, inside, proof
 from pyvgpu.quota import TimePolicy
 
 GIB = 1 << 30
@@ -109,7 +110,7 @@ def test_unlimited_time_is_not_tested():
     ],
 )
 def test_a_trial_that_fails_proves_nothing(output, complaints, found):
-    rows = trial.read(output, complaints)
+    rows = read_proofs(output, complaints)
     assert [row.check for row in rows] == [inside.MEMORY, inside.TIME]
     assert {row.state for row in rows} == {CheckState.LIMITED}
     assert all(found in row.found for row in rows)
@@ -120,7 +121,7 @@ def test_a_trial_returns_the_proofs_of_its_doctor():
         {"check": name, "state": "missing", "found": "x", "remedy": "y"}
         for name in (inside.MEMORY, inside.TIME)
     ]
-    rows = trial.read(json.dumps({"checks": [{"check": "quota"}, *proofs]}), "")
+    rows = read_proofs(json.dumps({"checks": [{"check": "quota"}, *proofs]}), "")
     assert [dataclasses.asdict(row) for row in rows] == proofs
 
 

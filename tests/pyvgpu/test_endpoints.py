@@ -198,7 +198,7 @@ def test_addresses(text, address):
 
 @pytest.mark.parametrize("text", ["", "x", "9470x", ":9470", "70000", "::1:9470", "a:", "-1", "٣"])
 def test_invalid_addresses_are_refused(text):
-    with pytest.raises(errors.UsageError, match="such as 9470"):
+    with pytest.raises(errors.UsageError, match="such as 5678"):
         endpoints.read_address(text)
 
 
@@ -249,6 +249,13 @@ def test_without_file_descriptors_the_server_pauses_and_can_be_stopped(monkeypat
         thread.join(waiting.PROMPT)
         assert not thread.is_alive()
         assert len(tried) == 1
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_every_address_is_that_of_both_families(host):
+    shown = endpoints.Pages(lambda: b"", str, str)
+    with endpoints.serving("[::]:0", shown) as port:
+        assert ask(port, "/healthz", host=host) == (200, "ok\n")
 
 
 def test_every_address_is_that_of_ipv4_if_the_kernel_has_no_ipv6(monkeypatch):

@@ -259,7 +259,7 @@ def usage(tmp_path):
 
 def test_a_process_is_recognized_by_its_mapped_file(usage):
     file, pid = usage
-    relatives = process_identity.Kin(file)
+    relatives = process_identity.SlotProcesses(file)
     slots = [slot(3, 0, pid=pid), slot(4, 0, pid=os.getpid())]
     assert relatives.slot_of(pid, slots) == 3
     assert relatives.slot_of(os.getpid(), slots) is None  # it has not mapped the file
@@ -269,36 +269,41 @@ def test_a_process_is_recognized_by_its_mapped_file(usage):
 def test_a_process_is_recognized_after_the_file_was_removed(usage, tmp_path):
     file, pid = usage
     (tmp_path / "usage").unlink()
-    assert process_identity.Kin(file).slot_of(pid, [slot(3, 0, pid=pid)]) == 3
+    assert process_identity.SlotProcesses(file).slot_of(pid, [slot(3, 0, pid=pid)]) == 3
 
 
 def test_the_namespace_distinguishes_equal_pids(usage):
     file, pid = usage
     here = Path("/proc/self/ns/pid").stat().st_ino
     slots = [slot(3, 0, pid=pid, namespace=here + 1), slot(4, 0, pid=pid, namespace=here)]
-    assert process_identity.Kin(file).slot_of(pid, slots) == 4
+    assert process_identity.SlotProcesses(file).slot_of(pid, slots) == 4
 
 
 def test_a_process_has_ended_when_the_file_is_unmapped(usage):
     file, pid = usage
     here = Path("/proc/self/ns/pid").stat().st_ino
-    relatives = process_identity.Kin(file)
+    relatives = process_identity.SlotProcesses(file)
     claims = [slot(3, 0, pid=pid, namespace=namespace) for namespace in (here, 0, here + 1)]
     assert [relatives.has_ended(claim) for claim in claims[:2]] == [False, False]
-    assert process_identity.Kin(file).has_ended(claims[2])  # its pid is of another namespace
-    assert process_identity.Kin(file).has_ended(
+    assert process_identity.SlotProcesses(file).has_ended(
+        claims[2]
+    )  # its pid is of another namespace
+    assert process_identity.SlotProcesses(file).has_ended(
         slot(3, 0, pid=os.getpid(), namespace=here)
     )  # it called exec
     os.kill(pid, signal.SIGKILL)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # a zombie
     assert [relatives.has_ended(claim) for claim in claims[:1]] == [True]
-    assert process_identity.Kin(file).has_ended(claims[1])
+    assert process_identity.SlotProcesses(file).has_ended(claims[1])
 
 
 def test_ambiguous_processes_have_no_slot(usage):
     file, pid = usage
     assert (
-        process_identity.Kin(file).slot_of(pid, [slot(3, 0, pid=pid), slot(4, 0, pid=pid)]) is None
+        process_identity.SlotProcesses(file).slot_of(
+            pid, [slot(3, 0, pid=pid), slot(4, 0, pid=pid)]
+        )
+        is None
     )
 
 

@@ -11,25 +11,25 @@ import pytest
 from oversubscription_model import Model, Program
 
 from pyvgpu import errors, oversubscription, quota
-from pyvgpu.oversubscription import Action, Move, Pool, Rules, State, Tenant
+from pyvgpu.oversubscription import MovableTenant, Move, MoveAction, MoveRules, Pool, TenantState
 
 GIB = 1 << 30
 POOL = Pool(80 * GIB, 100)
-RULES = Rules(idle_seconds=10, slice_seconds=100, moves_per_minute=6)
+RULES = MoveRules(idle_seconds=10, slice_seconds=100, moves_per_minute=6)
 LOW, NORMAL, HIGH = quota.Priority.LOW, quota.Priority.NORMAL, quota.Priority.HIGH
 
 
 def tenant(key, gib, state, since=0.0, **fields):
     fields = {"vcore": 0, "rules": RULES, **fields}
-    return Tenant(key=key, memory=gib * GIB, state=state, since=since, **fields)
+    return MovableTenant(key=key, memory=gib * GIB, state=state, since=since, **fields)
 
 
 def running(key, gib=40, **fields):
-    return tenant(key, gib, State.RUNNING, **fields)
+    return tenant(key, gib, TenantState.RUNNING, **fields)
 
 
 def waiting(key, gib=40, wanted=0.0, **fields):
-    return tenant(key, gib, State.SUSPENDED, wanted=wanted, **fields)
+    return tenant(key, gib, TenantState.SUSPENDED, wanted=wanted, **fields)
 
 
 def new(key, gib=40, wanted=0.0, **fields):
@@ -68,16 +68,16 @@ def decided(*tenants, now, pool=POOL):
         pytest.param([running("a", 40, worked=50), waiting("w", 60, wanted=1), waiting("x", 10, wanted=2)], 55, ("resume", "x"), id="a small one passes"),
         pytest.param([running("a", 40, worked=199, since=120), waiting("w", 60, wanted=1), waiting("x", 10, wanted=2)], 200, None, id="but not for ever"),
         pytest.param([running("a", refused_until=101), running("b", worked=99), new("n")], 100, None, id="one that was refused is left alone"),
-        pytest.param([running("a"), tenant("m", 40, State.MOVING, since=90), new("n", 10)], 100, None, id="one move at a time"),
-        pytest.param([running("a"), tenant("m", 40, State.MOVING, since=-201), new("n", 10)], 100, ("suspend", "a"), id="a hanging move holds up none"),
+        pytest.param([running("a"), tenant("m", 40, TenantState.MOVING, since=90), new("n", 10)], 100, None, id="one move at a time"),
+        pytest.param([running("a"), tenant("m", 40, TenantState.MOVING, since=-201), new("n", 10)], 100, ("suspend", "a"), id="a hanging move holds up none"),
         pytest.param([running("a", moves=(50.0,) * 6), running("b", worked=99), new("n")], 100, None, id="the bound of moves"),
         pytest.param([running("a", moves=(39.0,) * 6), running("b", worked=99), new("n")], 100, ("suspend", "a"), id="moves of a minute ago"),
         pytest.param([running("a"), running("b", worked=99), waiting("w", moves=(50.0,) * 5)], 95, None, id="both moves must be allowed"),
-        pytest.param([tenant("s", 40, State.SUSPENDED, since=91)], 100, None, id="not wanted and just suspended"),
-        pytest.param([tenant("s", 40, State.SUSPENDED, since=90)], 100, ("resume", "s"), id="its room is not needed"),
-        pytest.param([running("a", 80, worked=1000), tenant("s", 40, State.SUSPENDED)], 1001, None, id="a presumed wish displaces no work"),
-        pytest.param([running("a", 80, worked=980), tenant("s", 40, State.SUSPENDED)], 999, None, id="no wish is presumed yet"),
-        pytest.param([running("a", 80, worked=980), tenant("s", 40, State.SUSPENDED)], 1000, ("suspend", "a"), id="a wish is presumed"),
+        pytest.param([tenant("s", 40, TenantState.SUSPENDED, since=91)], 100, None, id="not wanted and just suspended"),
+        pytest.param([tenant("s", 40, TenantState.SUSPENDED, since=90)], 100, ("resume", "s"), id="its room is not needed"),
+        pytest.param([running("a", 80, worked=1000), tenant("s", 40, TenantState.SUSPENDED)], 1001, None, id="a presumed wish displaces no work"),
+        pytest.param([running("a", 80, worked=980), tenant("s", 40, TenantState.SUSPENDED)], 999, None, id="no wish is presumed yet"),
+        pytest.param([running("a", 80, worked=980), tenant("s", 40, TenantState.SUSPENDED)], 1000, ("suspend", "a"), id="a wish is presumed"),
         pytest.param([running("a", 10, vcore=60), waiting("w", 10, vcore=50)], 50, ("suspend", "a"), id="time is reserved, too"),
         pytest.param([running("a", 10, vcore=0), running("b", 10, vcore=60, worked=1), waiting("w", 10, vcore=50)], 50, ("suspend", "b"), id="a tenant without time frees none"),
     ],
@@ -88,13 +88,13 @@ def test_decide(tenants, now, move):
 
 
 def test_a_change_of_more_moves_than_the_bound_waits_for_a_quiet_minute():
-    rules = Rules(10, 100, moves_per_minute=2)
+    rules = MoveRules(10, 100, moves_per_minute=2)
     idle = [running(name, 20, rules=rules) for name in "abcd"]
     big = waiting("w", 80, wanted=50, rules=rules)
-    assert decided(*idle, big, now=100).action is Action.SUSPEND
+    assert decided(*idle, big, now=100).action is MoveAction.SUSPEND
     idle[0] = dataclasses.replace(idle[0], moves=(60.0,))
     assert decided(*idle, big, now=100) is None
-    assert decided(*idle, big, now=120) == Move(Action.SUSPEND, "a", "w")
+    assert decided(*idle, big, now=120) == Move(MoveAction.SUSPEND, "a", "w")
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_admission(memory, vcore, ratio, fits):
 )
 def test_rules_out_of_range_are_refused(fields):
     with pytest.raises(errors.UsageError, match="must be"):
-        Rules(**fields)
+        MoveRules(**fields)
 
 
 # --- on the model -------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ def most_in_a_minute(times):
 @pytest.mark.parametrize("seed", range(24))
 def test_invariants_hold_for_random_programs(seed):
     pick = random.Random(seed)
-    rules = Rules(pick.choice([5, 20]), pick.choice([30, 100]), pick.choice([4, 6, 20]))
+    rules = MoveRules(pick.choice([5, 20]), pick.choice([30, 100]), pick.choice([4, 6, 20]))
     programs = [
         Program(
             new(
@@ -191,7 +191,7 @@ def test_turns_are_fair_by_share(weights):
 def test_two_tenants_larger_than_half_the_device_lose_a_tenth_at_most():
     programs = [Program(waiting(f"t{i}", 60, move_seconds=30), 1e9, 1) for i in range(2)]
     for program in programs:
-        program.tenant = dataclasses.replace(program.tenant, rules=Rules(5, 20, 1000))
+        program.tenant = dataclasses.replace(program.tenant, rules=MoveRules(5, 20, 1000))
     model = Model(POOL, programs, suspend_seconds=15, resume_seconds=15)
     for _ in range(5000):
         model.step()

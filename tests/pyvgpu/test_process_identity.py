@@ -19,6 +19,6 @@ def test_a_process_whose_main_thread_has_ended_keeps_its_slot(tmp_path):
     path.write_bytes(bytes(4096))
     with path.open("rb") as usage, headless.running(MAP, path) as pid:
         slots = [region.SlotUsage(3, pid, 0, "python3", 0, 0, (), ())]
-        known = process_identity.Kin(usage.fileno())
+        known = process_identity.SlotProcesses(usage.fileno())
         assert known.slot_of(pid, slots) == 3
         assert known.slot_of(os.getpid(), slots) is None

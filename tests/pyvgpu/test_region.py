@@ -1,4 +1,6 @@
+import contextlib
 import dataclasses
+import fcntl
 import os
 import struct
 import subprocess
@@ -12,7 +14,7 @@ import pytest
 from pyvgpu import device, errors, locks, quota, region
 from pyvgpu._region import ffi
 from pyvgpu.device import Device
-from pyvgpu.region import shared_memory
+from pyvgpu.region import layout, shared_memory
 from pyvgpu.share import Share
 
 GIB = 1 << 30
@@ -383,3 +385,63 @@ def test_orphaned_bytes_are_read_from_the_file(folder):
     os.close(usage)
     assert found.orphaned[0] == 200
     assert found.charged[0] == 1200
+
+
+COUNTED = {
+    "a slot's record": ("slots", 8),
+    "a charge": ("charged", 0),
+    "the high-water mark": ("high_water", 0),
+    "the state of a block": ("blocks", 0),
+    "a link": ("link_end", 0),
+}
+
+
+@pytest.mark.parametrize(("field", "behind"), COUNTED.values(), ids=COUNTED)
+def test_raw_slots_differ_with_all_that_counts(folder, field, behind):
+    region.create_usage(folder)
+    with usage_in(folder) as file, usage_in(folder) as process:
+        assert locks.take(process, layout.SLOT_BYTE)
+        before = region.read_raw_slots(file, 1)
+        at = ffi.offsetof("struct usage_file", "scanned_ns")
+        os.pwrite(file, b"\1", at)
+        assert region.read_raw_slots(file, 1) == before
+        os.pwrite(file, b"\1", ffi.offsetof("struct usage_file", field) + behind)
+        assert region.read_raw_slots(file, 1) != before
+
+
+def test_raw_slots_differ_with_the_processes_even_if_the_file_is_damaged(folder):
+    region.create_usage(folder)
+    with usage_in(folder) as file, usage_in(folder) as process:
+        for _ in range(2):
+            before = region.read_raw_slots(file, 1)
+            assert region.read_raw_slots(file, 1) == before
+            assert locks.take(process, layout.SLOT_BYTE + 1)
+            assert region.read_raw_slots(file, 1) != before
+            fcntl.fcntl(
+                process, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_UNLCK, *[0] * 4)
+            )
+            os.ftruncate(file, 100)
+
+
+@contextlib.contextmanager
+def usage_in(folder):
+    file = os.open("usage", os.O_RDWR, dir_fd=folder)
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
+SUSPENSIONS = [region.Suspension(), region.Suspension(True), region.Suspension(True, True, True)]
+
+
+@pytest.mark.parametrize("suspension", SUSPENSIONS)
+def test_suspension_is_read_alone(folder, suspension):
+    region.create_quota(folder, "quota", bytes(16), "580.65.06", [a_share()])
+    file = os.open("quota", os.O_RDWR, dir_fd=folder)
+    region.mark(file, suspension)
+    assert region.read_suspension(file) == region.read_limits(file).suspension == suspension
+    os.ftruncate(file, 100)
+    with pytest.raises(errors.DataError):
+        region.read_suspension(file)
+    os.close(file)

@@ -538,7 +538,7 @@ def test_time_while_a_run_was_stopped_does_not_count_as_waiting(registries, plac
         "import fcntl, time\n"
         f"held = os.open({str(registry)!r}, os.O_RDONLY)\n"
         "fcntl.flock(held, fcntl.LOCK_EX)\n"
-        "reservations.LOCK_SECONDS = 0.2\n"
+        "reservations.LOCK_SECONDS = 0.05\n"
         "tries = 0\n"
         "def hook(event, _):\n"
         "    global tries\n"
@@ -577,3 +577,12 @@ def test_time_while_a_run_was_stopped_does_not_count_as_waiting(registries, plac
 )
 def test_a_run_without_a_name_is_named_after_its_script(command, name):
     assert holders.script(command) == name
+
+
+def test_run_under_mps_beside_one_of_another_user_is_refused():
+    wanted = share.Share(DEVICE, 30, GIB, isolation=quota.Isolation.MPS)
+    limits = region.limits_of(1, 0, "999.1", [wanted])
+    run = holders.LiveReservation("0" * 16, Path("/"), 1000, holders.Holder("big", "x"), limits)
+    admission.check_isolation(wanted, 1000, [run])
+    with pytest.raises(errors.UnavailableError, match="serves one user at a time"):
+        admission.check_isolation(wanted, 1001, [run])

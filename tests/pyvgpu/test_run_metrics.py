@@ -13,7 +13,7 @@ from pyvgpu.run import run_metrics
 from .test_top_view import DEVICE, GIB, OTHER_USER
 
 MOVES = MoveRecord(3, 2, 1, 12 * GIB, 8 * GIB, 90.0, 500.0)
-RULES = oversubscription.Rules(moves_per_minute=4)
+RULES = oversubscription.MoveRules(moves_per_minute=4)
 TRAIN, EVAL, SERVE = DEVICE.parts
 SUSPENDED = dataclasses.replace(
     TRAIN,

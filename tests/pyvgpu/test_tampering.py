@@ -1,5 +1,7 @@
 """Detection of ledgers that a program other than the shim has changed."""
 
+import dataclasses
+
 import pytest
 
 from pyvgpu import region
@@ -21,7 +23,7 @@ def look(slots, held, owners, after=None):
 
 def compared(*looks, alive=()):
     """Return the findings of consecutive *looks*."""
-    memory = tampering.Memory(lambda pid: pid in alive)
+    memory = tampering.EarlierSlots(lambda pid: pid in alive)
     found = [memory.compare(one_look) for one_look in looks]
     return [lacking for lacking, _ in found], [
         [change.text for change in changes] for _, changes in found
@@ -160,3 +162,30 @@ def test_a_reused_pid_is_another_process():
     assert not known.owners.is_alive(7)
     known.owners.forget_dead()
     assert known.owners.slot_of(7, LIVE) == 1
+
+
+def named(number, pid, namespace, *charged):
+    return dataclasses.replace(slot(number, *charged), pid=pid, pid_namespace=namespace)
+
+
+@pytest.mark.parametrize(
+    ("entries", "slots", "merged"),
+    [
+        pytest.param([(0, 7, 1, 5), (1, 8, 1, 6)], {70: 0, 80: 1}, {0: 5, 1: 6}, id="one each"),
+        pytest.param([(0, 7, 1, 5), (1, 7, 1, 6)], {70: 0}, {0: 11}, id="a later slot"),
+        pytest.param([(0, 7, 1, 5), (1, 7, 1, 6)], {70: 1}, {1: 11}, id="an earlier slot"),
+        pytest.param(
+            [(0, 7, 1, 5), (1, 7, 2, 6)], {70: 0}, {0: 5, 1: 6}, id="of another namespace"
+        ),
+        pytest.param(
+            [(0, 7, 0, 5), (1, 7, 0, 6)], {70: 0}, {0: 5, 1: 6}, id="of unknown namespaces"
+        ),
+        pytest.param(
+            [(0, 7, 1, 5), (1, 7, 1, 6)], {70: 0, 80: 1}, {0: 5, 1: 6}, id="of another process"
+        ),
+        pytest.param([(0, 7, 1, 5), (1, 7, 1, 6)], {}, {0: 5, 1: 6}, id="of no known process"),
+    ],
+)
+def test_slots_of_one_process_are_one(entries, slots, merged):
+    found = tampering.merge_slots([named(*entry) for entry in entries], slots)
+    assert {entry.slot: entry.charged[0] for entry in found} == merged

@@ -17,7 +17,7 @@ import pytest
 from pyvgpu.allocator import annotations, datatypes
 from pyvgpu.controller.claims import claim_totals
 from pyvgpu.controller.sidecar import exit_reports, nodes, records, sidecar_pods, swaps
-from pyvgpu.controller.sidecar.how import Method
+from pyvgpu.controller.sidecar.termination_methods import Method
 from pyvgpu.deviceplugin import grants
 from pyvgpu.deviceplugin.grants import grant_log
 from pyvgpu.deviceplugin.kubelet import checkpoint_file, device_ids

@@ -1,5 +1,6 @@
 """Every command in an install without extras: its help, or one line that names the extra."""
 
+import importlib.metadata
 import os
 
 import bare
@@ -9,7 +10,8 @@ from pyvgpu.cli.completion import SHELLS
 from pyvgpu.cli.main import KUBECTL, PYVGPU
 
 MAINS = {"main": PYVGPU, "kubectl_main": KUBECTL}
-EXTRAS = ("node", "kubernetes", "page", "report")  # for users of pyvgpu, not for its developers
+EXTRAS = ("node", "kubernetes", "page", "report")  # for users of pyvgpu; its developers:
+OTHERS = {"browser", "clients", "docs", "e2e", "lint", "lowest", "release", "test", "wheels"}
 COMMANDS = [(main, name) for main, program in MAINS.items() for name, _, _ in program.commands]
 # Exit codes there of commands that need no extra.
 WITHOUT = {
@@ -53,6 +55,11 @@ def test_extras_are_not_installed():
         bare.blocked()
     )
     assert not {"pyvgpu", "cffi", "_cffi_backend", "rich", "yaml"} & set(bare.blocked())
+
+
+def test_every_extra_for_users_is_tried():
+    extras = importlib.metadata.metadata("pyvgpu").get_all("Provides-Extra")
+    assert set(extras) == {*EXTRAS, *OTHERS}
 
 
 @pytest.mark.slow

@@ -207,8 +207,11 @@ def test_options_of_a_batch_job_hold_for_its_steps_and_others_are_refused(slurm,
 def test_a_step_with_more_shards_raises_the_quota_of_its_job(slurm, probe, memory):
     inner = (
         f"srun --gres=shard:1 {probe} {LIBCUDA} {GIB}; srun {probe} {LIBCUDA} {GIB};"
-        f"srun --overlap --gres=shard:2 sh -c '{probe} {LIBCUDA} {GIB}; sleep 1' &"
-        f"sleep 0.5; srun --overlap {probe} {LIBCUDA} {GIB}; wait"
+        "there=$(mktemp -d -p $PWD);"
+        f'srun --overlap --gres=shard:2 sh -c "{probe} {LIBCUDA} {GIB}; touch $there/begun;'
+        ' until [ -e $there/done ]; do sleep 0.1; done" &'
+        f"until [ -e $there/begun ]; do sleep 0.1; done; srun --overlap {probe} {LIBCUDA} {GIB};"
+        "touch $there/done; wait; rm -r $there"
     )
     ran = slurm.run("salloc", "--gres=shard:4", "sh", "-c", inner)
     totals = figures(ran.stdout)["total"]

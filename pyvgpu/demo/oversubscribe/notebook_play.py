@@ -8,9 +8,13 @@ import secrets
 import time
 from typing import TYPE_CHECKING
 
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
 from pyvgpu.demo import live_display, workspace
-from pyvgpu.demo.observations import MIB, EventKind, Role, TenantEvent
-from pyvgpu.demo.oversubscribe import notebook_scene, notebook_table
+from pyvgpu.demo.observations import MIB, EventKind, Role, TenantEvent, gib
+from pyvgpu.demo.oversubscribe import notebook_scene
 from pyvgpu.demo.oversubscribe.notebook_scene import (
     CELL_MS,
     NotebookObservations,
@@ -19,7 +23,7 @@ from pyvgpu.demo.oversubscribe.notebook_scene import (
     NotebookStep,
     NotebookView,
 )
-from pyvgpu.demo.sampler import Meter
+from pyvgpu.demo.sampler import DeviceSampler
 from pyvgpu.demo.tenant_runs import DemoStage
 from pyvgpu.machine import reservations
 from pyvgpu.simulation import simulator
@@ -43,13 +47,26 @@ _WORK = {
     NotebookStep.WORK_THIRD: Role.THIRD,
     NotebookStep.WORK_AGAIN: Role.FIRST,
 }
+_SENTENCES = {
+    EventKind.START: "has room: runs with {quota}",
+    EventKind.HELD: "fills {size} of its memory, and rests",
+    EventKind.SUSPENDED: "is suspended: {size} of device memory moved to host memory",
+    EventKind.RESUMED: "is resumed",
+    EventKind.FAILED: "{text}",
+    EventKind.TURNED_AWAY: "{text}",
+}
+_SHOWN = 2  # cells of a run; from then on it goes on working
 
 
 class NotebookPlay:
     """One demonstration."""
 
     def __init__(
-        self, plan: NotebookPlan, stage: DemoStage, meter: Meter, screen: live_display.Screen
+        self,
+        plan: NotebookPlan,
+        stage: DemoStage,
+        meter: DeviceSampler,
+        screen: live_display.Screen,
     ) -> None:
         self._plan = plan
         self._stage = stage
@@ -103,7 +120,7 @@ class NotebookPlay:
     def _note(self, events: Iterable[TenantEvent]) -> None:
         for event in events:
             self._events.append(event)
-            sentence = notebook_table.sentence(event, self._seen())
+            sentence = sentence_of(event, self._seen())
             if event.kind is EventKind.TURNED_AWAY:
                 self._screen.settled()
             if sentence:
@@ -129,7 +146,7 @@ class NotebookPlay:
                 self._note([TenantEvent(seconds, view.role, EventKind.RESUMED)])
             self._states[view.role] = view.state
         if views:  # the table stays when all have ended
-            self._screen.looked(lambda: notebook_table.table(self._plan, sample))
+            self._screen.looked(lambda: table(self._plan, sample))
 
     def _left(self) -> tuple[str, ...]:
         """Describe what is left over although all runs have ended."""
@@ -172,9 +189,59 @@ def play(
         screen = make_screen(plan)
         try:
             with (
-                Meter(machine) as meter,
+                DeviceSampler(machine) as meter,
                 DemoStage(plan, device.uuid, spec, environment) as stage,
             ):
                 return NotebookPlay(plan, stage, meter, screen).run()
         finally:
             screen.close()
+
+
+def table(plan: notebook_scene.NotebookPlan, sample: NotebookSample) -> Table:
+    """Return the state and the memory of each run, and the sums."""
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    shown.add_column("run")
+    shown.add_column("state", min_width=9)
+    for heading in ("vmemory", "reserved", "on device", "in host memory"):
+        shown.add_column(heading, justify="right", min_width=9)
+    shown.add_column("moves", justify="right")
+    for role in notebook_scene.RUNS:
+        view = sample.of(role)
+        if view is None:
+            continue
+        shown.add_row(
+            Text(role, style=live_display.COLOURS[role]),
+            view.state,
+            *(gib(size) for size in (plan.quota, view.reserved, view.held, view.host)),
+            str(len(view.moves)),
+        )
+    shown.add_section()
+    views = sample.views
+    shown.add_row(
+        "device",
+        gib(plan.memory),
+        *(gib(size) for size in (len(views) * plan.quota, sample.reserved, sample.used)),
+        gib(sum(view.host for view in views)),
+        str(sum(len(view.moves) for view in views)),
+    )
+    return shown
+
+
+def sentence_of(event: TenantEvent, seen: NotebookObservations) -> str | None:
+    """Return the sentence about *event*, None if it is not worth a line."""
+    if event.kind is EventKind.ASKED and event.role is Role.LATE:
+        return f"asks for {gib(seen.plan.quota)} while the first and the third work"
+    if event.kind in (EventKind.ASKED, EventKind.CELL) and event.number == 0:
+        number = len([x for x in seen.of(event.role, event.kind) if x.seconds <= event.seconds])
+        if number > _SHOWN:
+            return None
+        if event.kind is EventKind.ASKED:
+            return "is asked to work"
+        return f"has worked: {gib(event.size)} verified, every byte right"
+    if event.kind is EventKind.CELL:
+        return f"{event.number} bytes were wrong"
+    if event.kind is EventKind.ENDED and event.number:
+        said = next((x for role, x in reversed(seen.remarks) if role is event.role), "")
+        return f"its run ended with exit code {event.number}" + (f": {said}" if said else "")
+    said = _SENTENCES.get(event.kind, "")
+    return said.format(quota=gib(seen.plan.quota), size=gib(event.size), text=event.text) or None

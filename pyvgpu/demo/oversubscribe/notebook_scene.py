@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 NOTEBOOKS = (Role.FIRST, Role.SECOND, Role.THIRD)
 RUNS = (*NOTEBOOKS, Role.LATE)
 WORKERS = (Role.FIRST, Role.THIRD)  # they work while the late run waits
-RULES = oversubscription.Rules(idle_seconds=2, slice_seconds=60, moves_per_minute=20)
+RULES = oversubscription.MoveRules(idle_seconds=2, slice_seconds=60, moves_per_minute=20)
 WAIT_SECONDS = 3  # of the late run
 ROOM_SECONDS = 30  # of the others
 PAUSE_SECONDS = 1.5  # work is noted once per second at most

@@ -3,7 +3,7 @@
 import kit_records
 import pytest
 
-from pyvgpu.calibration import assumptions, calibration_record, measured
+from pyvgpu.calibration import assumptions, calibration_record, machine_values
 
 
 @pytest.fixture
@@ -12,7 +12,9 @@ def lines(tmp_path):
 
     def compare(**stages):
         found = calibration_record.load(kit_records.write(tmp_path / "record.json", **stages))
-        seen = assumptions.RowInputs(found, measured.values(found), measured.model(found))
+        seen = assumptions.RowInputs(
+            found, machine_values.values(found), machine_values.model(found)
+        )
         return {line.title: line for line in assumptions.compare(seen)}
 
     return compare

@@ -69,6 +69,20 @@ def test_a_missing_record_is_a_usage_error(tmp_path):
             "damaged",
             id="figure",
         ),
+        pytest.param(
+            lambda document: document["stages"]["events"]["figures"][0].update(value=float("nan")),
+            "damaged",
+            id="no number",
+        ),
+        pytest.param(
+            lambda document: document["stages"]["events"]["figures"][0].update(value=10**400),
+            "damaged",
+            id="too large",
+        ),
+        pytest.param(
+            lambda document: document["stages"]["events"].update(facts=["x"]), "damaged", id="fact"
+        ),
+        pytest.param(lambda document: document.update(conditions=3), "damaged", id="conditions"),
     ],
 )
 def test_invalid_records_are_refused_with_the_reason(tmp_path, change, complaint):
@@ -86,4 +100,18 @@ def test_a_record_that_was_cut_short_is_to_be_copied_again(tmp_path):
     with pytest.raises(
         calibration_record.RecordError, match="truncated, or not JSON .*; copy the file again"
     ):
+        calibration_record.load(path)
+
+
+def test_conditions_are_those_of_the_record(tmp_path):
+    path = kit_records.write(tmp_path / "record.json")
+    assert calibration_record.load(path).conditions == ()
+    path.write_text(json.dumps({**kit_records.document(), "conditions": ["others use it"]}))
+    assert calibration_record.load(path).conditions == ("others use it",)
+
+
+def test_a_record_nested_without_end_is_damaged(tmp_path):
+    path = tmp_path / "record.json"
+    path.write_text(100_000 * "[")
+    with pytest.raises(calibration_record.RecordError, match="truncated, or not JSON"):
         calibration_record.load(path)

@@ -82,6 +82,8 @@ def _one_of() -> str:
 
 
 def _turns(record: KitRecord) -> dict[str, Value]:
+    if record.fact("slices", "processes are clients of MPS"):
+        return {}
     two = record.figure("slices", "2 processes: away from the device")
     three = record.figure("slices", "3 processes: away from the device")
     if two is None:

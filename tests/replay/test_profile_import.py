@@ -9,13 +9,13 @@ import pytest
 from profiles import MS, US, Profile
 
 from pyvgpu import errors
-from pyvgpu.replay import importing, recording
+from pyvgpu.replay import profile_import, recording
 
 EXACT = {"start_ns": 1_700_000_000_000_000_123}
 
 
 def read(path, *, process=None, device=None):
-    found = importing.read(path)
+    found = profile_import.read(path)
     return recording.make_trace(path.name, found, recording.choose(found, path, process, device))
 
 
@@ -67,7 +67,7 @@ def two(path):
 
 def test_process_with_most_work_is_chosen(tmp_path):
     path = two(tmp_path / "report.sqlite")
-    choice = recording.choose(importing.read(path), path, None, None)
+    choice = recording.choose(profile_import.read(path), path, None, None)
     assert (choice.process, choice.device) == (profiles.PROCESS, 0)
     assert (choice.processes, choice.devices) == ((profiles.PROCESS, 7), (0,))
 
@@ -86,7 +86,7 @@ def test_driver_calls_within_runtime_calls_are_not_counted():
         recording.HostCall(1, 1, 0, 9, "launch", "outer"),
         recording.HostCall(1, 1, 2, 5, "launch", "inner"),
     ]
-    work = [recording.Activity("inner", 20, 5, "kernel", 0, 7, "one")]
+    work = [recording.DeviceActivity("inner", 20, 5, "kernel", 0, 7, "one")]
     found = recording.Recording(calls, work, (), {})
     trace = recording.make_trace("nested", found, recording.TraceChoice(1, 0, (1,), (0,)))
     assert [(r.kind, r.duration, r.device_start) for r in trace.records] == [("launch", 9, 20)]
@@ -94,7 +94,7 @@ def test_driver_calls_within_runtime_calls_are_not_counted():
 
 def test_several_activities_of_one_launch_become_a_graph():
     calls = [recording.HostCall(1, 1, 0, 9, "graph", 5)]
-    work = [recording.Activity(5, 20 + at, 5, "kernel", 0, 7, "one") for at in (0, 10)]
+    work = [recording.DeviceActivity(5, 20 + at, 5, "kernel", 0, 7, "one") for at in (0, 10)]
     found = recording.Recording(calls, work, (), {})
     trace = recording.make_trace("graph", found, recording.TraceChoice(1, 0, (1,), (0,)))
     assert [(r.kind, r.ref) for r in trace.records] == [("graph", None), ("node", 0), ("node", 0)]
@@ -103,8 +103,8 @@ def test_several_activities_of_one_launch_become_a_graph():
 def test_late_activity_depends_on_the_one_that_just_ended_on_another_stream():
     calls = [recording.HostCall(1, 1, at, 2 * US, "launch", at) for at in (0, 9 * US)]
     work = [
-        recording.Activity(0, 5 * US, MS, "kernel", 0, 7, "one"),
-        recording.Activity(9 * US, MS + 7 * US, MS, "kernel", 0, 20, "one"),
+        recording.DeviceActivity(0, 5 * US, MS, "kernel", 0, 7, "one"),
+        recording.DeviceActivity(9 * US, MS + 7 * US, MS, "kernel", 0, 20, "one"),
     ]
     found = recording.Recording(calls, work, (), {})
     trace = recording.make_trace("late", found, recording.TraceChoice(1, 0, (1,), (0,)))

@@ -4,7 +4,7 @@ import kit_records
 import pytest
 
 from pyvgpu import errors
-from pyvgpu.calibration import calibration_record, measured
+from pyvgpu.calibration import calibration_record, machine_values
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def values(tmp_path):
 
     def read(**stages):
         found = calibration_record.load(kit_records.write(tmp_path / "record.json", **stages))
-        return {key: value.value for key, value in measured.values(found).items()}
+        return {key: value.value for key, value in machine_values.values(found).items()}
 
     return read
 
@@ -40,13 +40,20 @@ def test_turn_and_switch_are_distinguished(values, turn, switch):
     assert (found["slice_ns"], found["switch_ns"]) == (1000 * turn, 1000 * switch)
 
 
+def test_clients_of_mps_have_no_turns(values):
+    figures = {"2 processes: away from the device": 900.0}
+    facts = {"processes are clients of MPS": True}
+    found = values(slices=kit_records.stage(facts=facts, figures=figures))
+    assert not {"slice_ns", "switch_ns"} & found.keys()
+
+
 def test_what_short_kernels_leave_of_the_time_is_between_them(values):
     alone = kit_records.stage(figures={"without a quota, 5 us: share": 71.43})
     assert values(alone=alone)["launch_ns"] == 2000
 
 
 def test_without_short_kernels_events_give_the_launch_time(values):
-    events = {"two events in a queue, by throughput": 3.0, measured.AROUND_A_KERNEL: 3.5}
+    events = {"two events in a queue, by throughput": 3.0, machine_values.AROUND_A_KERNEL: 3.5}
     assert values(events=kit_records.stage(figures=events))["launch_ns"] == 2000
 
 
@@ -133,7 +140,7 @@ def test_more_contexts_are_parts_of_the_first(values):
 def test_memory_kept_by_a_forked_child_is_a_flag(tmp_path, said, keeps, word):
     fork = kit_records.stage(facts={"memory of a killed process with a forked child": said})
     found = calibration_record.load(kit_records.write(tmp_path / "record.json", fork=fork))
-    value = measured.values(found)["fork_keeps"]
+    value = machine_values.values(found)["fork_keeps"]
     assert (value.value, str(value)) == (keeps, word)
 
 
@@ -174,14 +181,14 @@ def test_delay_of_nvml_is_found_to_a_millisecond(values, memory_ms, ages_ms, mem
 def test_the_model_is_that_of_the_devices_name(tmp_path, device, total, key):
     facts = kit_records.stage(facts={"device": device}, figures={"memory total": total})
     found = calibration_record.load(kit_records.write(tmp_path / "record.json", facts=facts))
-    assert measured.model(found).key == key
+    assert machine_values.model(found).key == key
 
 
 def test_a_device_of_no_model_needs_one_named(tmp_path):
     facts = kit_records.stage(facts={"device": "NVIDIA GeForce RTX 4090"})
     found = calibration_record.load(kit_records.write(tmp_path / "record.json", facts=facts))
     with pytest.raises(errors.UsageError, match="no model for its device, 'NVIDIA GeF"):
-        measured.model(found)
-    assert measured.model(found, "l40s").key == "l40s"
+        machine_values.model(found)
+    assert machine_values.model(found, "l40s").key == "l40s"
     with pytest.raises(errors.UsageError, match="--model 'rtx': must be one of t4, "):
-        measured.model(found, "rtx")
+        machine_values.model(found, "rtx")

@@ -12,7 +12,7 @@ from pyvgpu.replay import kineto, nsys
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pyvgpu.replay.recording import Activity, HostCall, Recording
+    from pyvgpu.replay.recording import DeviceActivity, HostCall, Recording
 
 _SQLITE = b"SQLite format 3\0"
 _GZIP = b"\x1f\x8b"
@@ -26,7 +26,7 @@ def read(path: Path) -> Recording:
     No duration in it is negative, and it spans an hour at most.
     """
     found = _parsed(path)
-    events: tuple[HostCall | Activity, ...] = (*found.calls, *found.activities)
+    events: tuple[HostCall | DeviceActivity, ...] = (*found.calls, *found.activities)
     for one in events:
         if one.duration < 0:
             raise errors.DataError(

@@ -1,5 +1,6 @@
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,13 @@ from pyvgpu.simulation import simulator
 
 KIT = pathlib.Path(__file__).resolve().parents[2] / "benchmarks" / "gpukit"
 
+# Not `-m kit.main`: where tests run in the background, their children ignore Ctrl-C.
+MAIN = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("kit.main", run_name="__main__", alter_sys=True)
+"""
+
 TABLE = """
 import dataclasses
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -21,7 +29,7 @@ class Stage:
     seconds: float
     least: float
     needs: tuple = ()
-QUOTA, SEVERAL = "quota", "several"
+QUOTA, SEVERAL, ROOM = "quota", "several", 6 << 30
 STAGES = ({stages})
 """
 
@@ -42,14 +50,31 @@ class Kit:
             rows += f"Stage({name!r}, 'a test', {seconds}, {least}, {tuple(needs)}),"
         (self.folder / "kit" / "stages" / "__init__.py").write_text(TABLE.format(stages=rows))
 
-    def run(self, *arguments, **environment):
-        return subprocess.run(
-            [sys.executable, "-m", "kit.main", "--out", str(self.out), *arguments],
+    def set(self, module, name, value):
+        """Replace a constant of a module of the kit, a number or an expression of numbers."""
+        path = self.folder / "kit" / f"{module}.py"
+        text, count = re.subn(rf"^{name} = [\d<* .]+", f"{name} = {value}", path.read_text(),
+                              flags=re.MULTILINE)  # fmt: skip
+        assert count == 1
+        path.write_text(text)
+
+    def start(self, *arguments, **environment):
+        return subprocess.Popen(
+            [sys.executable, "-c", MAIN, "--out", str(self.out), *arguments],
             env={**os.environ, "PYTHONPATH": str(self.folder), **environment},
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            check=False,
         )
+
+    def run(self, *arguments, **environment):
+        process = self.start(*arguments, **environment)
+        said, complained = process.communicate()
+        return subprocess.CompletedProcess(process.args, process.returncode, said, complained)
+
+    def stages(self):
+        """Return the stages of the record, by name."""
+        return record.read(self.out / "record.json")["stages"]
 
 
 @pytest.fixture

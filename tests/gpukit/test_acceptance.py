@@ -1,8 +1,11 @@
 """Acceptance stages: correct results pass, and each incorrect one is named."""
 
+import concurrent.futures
+import types
+
 import pytest
-from kit import finding
-from kit.stages import doctor, nccl, quota, runtime, shared, tools, training
+from kit import cuda, finding
+from kit.stages import doctor, nccl, programs, quota, runtime, shared, tools, training
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -228,3 +231,19 @@ def test_programs_and_libraries_of_a_toolkit_are_found(tmp_path, monkeypatch):
         str(tmp_path / "cuda-13.0/lib64/libkit.so.13"),
         str(tmp_path / "cuda-13.0/lib64/libkit.so.12"),
     ]
+
+
+def test_a_device_for_one_process_runs_programs_one_after_the_other(monkeypatch):
+    sizes, pool = [], concurrent.futures.ThreadPoolExecutor
+    monkeypatch.setattr(
+        concurrent.futures, "ThreadPoolExecutor", lambda size: sizes.append(size) or pool(size)
+    )
+    monkeypatch.setattr(programs.shimmed, "answer", lambda quota, *_: quota)
+    monkeypatch.setattr(cuda, "nvml", lambda: None)
+    monkeypatch.setattr(cuda, "nvml_handle", lambda _: None)
+    large = types.SimpleNamespace(total=programs.ROOM_GIB << 30)
+    monkeypatch.setattr(cuda, "nvml_memory", lambda *_: large)
+    for mode in ("exclusive process", cuda.SHARED):
+        monkeypatch.setattr(cuda, "compute_mode", lambda mode=mode: mode)
+        assert programs.both_ways([], 1) == [None, programs.QUOTA]
+    assert sizes == [1, 2]

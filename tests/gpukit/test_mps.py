@@ -8,9 +8,12 @@ import subprocess
 import sys
 
 import kit_daemons
+import mps_room
 import pytest
 import waiting
 from kit import mps
+
+from pyvgpu.simulation import simulator
 
 SUPPORT = pathlib.Path(kit_daemons.__file__).parent
 
@@ -128,16 +131,6 @@ def test_without_the_program_no_daemon_is_started(monkeypatch, tmp_path):
     assert mps.obstacle() == "no program nvidia-cuda-mps-control in PATH or the usual folders"
 
 
-def test_on_a_simulated_device_no_daemon_is_started(control, monkeypatch):
-    monkeypatch.setenv("PYVGPU_KIT_SIMULATE", "h100")
-    with (
-        pytest.raises(mps.UnavailableError, match="the simulated device has no MPS"),
-        mps.daemon(),
-    ):
-        pass
-    assert not (control / "pid").exists()
-
-
 def test_processes_of_mps_are_found_by_their_names(tmp_path):
     for pid, name, state in (
         ("7", "nvidia-cuda-mps", "S"),
@@ -148,3 +141,28 @@ def test_processes_of_mps_are_found_by_their_names(tmp_path):
         (tmp_path / pid).mkdir()
         (tmp_path / pid / "stat").write_text(f"{pid} ({name}) {state} 1 1 1 0 -1 4194560\n")
     assert mps.running(tmp_path) == [7, 12]
+
+
+@pytest.mark.slow
+def test_clients_of_a_daemon_that_runs_are_noted_and_have_no_turns(kit, simulated, tmp_path):
+    options, environment = simulated
+    machine = simulator.open_machine("h100", root=tmp_path / "machines")
+    with mps_room.daemon(machine, tmp_path / "pipes"):
+        variables = {"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path / "pipes")}
+        done = kit.run(*options, "--only", "slices", **environment, **variables)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "note: programs are clients of an MPS daemon that runs: they have no" in done.stdout
+    (fact,) = (f for f in kit.stages()["slices"]["facts"] if "MPS" in f["name"])
+    assert fact["value"] is True
+
+
+@pytest.mark.slow
+def test_the_stage_of_mps_runs_on_a_simulated_device(run_stage):
+    entry = run_stage("mps")
+    facts = {fact["name"]: fact["value"] for fact in entry["facts"]}
+    assert facts["a client of MPS"]["enabled"] == 1
+    processors = facts["a client of MPS"]["processors"]
+    assert facts["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30"]["processors"] < processors / 2
+    assert [(g["name"], g["held"]) for g in entry["guarantees"]] == [
+        ("the daemon that was started is ended", True)
+    ]

@@ -18,6 +18,11 @@ def run(report):
     report.figure("found", 7, "bytes")
     report.guarantee("kept", True, "")
 """
+SPENT = """
+import os
+def run(report):
+    report.fact("seconds before the runner", os.environ["PYVGPU_KIT_SPENT"])
+"""
 HANGS = """
 import time
 def run(report):
@@ -46,7 +51,7 @@ def stages_of(kit):
 def test_packages_of_the_working_directory_are_not_imported(kit, simulated, tmp_path):
     """For example when it is run from a checkout of the project, or from a user's own code."""
     options, environment = simulated
-    kit.put(good=(60, 1, GOOD))
+    kit.put(good=(60, 1, SPENT))
     for name in ("pyvgpu", "kit", "json"):
         (tmp_path / "other" / name).mkdir(parents=True)
         (tmp_path / "other" / name / "__init__.py").write_text("raise RuntimeError('wrong')")
@@ -59,14 +64,15 @@ def test_packages_of_the_working_directory_are_not_imported(kit, simulated, tmp_
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert stages_of(kit)["good"]["state"] == "done"
+    (spent,) = stages_of(kit)["good"]["facts"]
+    assert spent["value"].isdigit()
 
 
 @pytest.mark.slow
 def test_each_kind_of_stage_failure_is_recorded_and_the_next_stage_runs(kit, simulated):
     options, environment = simulated
     kit.put(
-        hangs=(1, 0.1, HANGS), crashes=(60, 1, CRASHES), raises=(60, 1, RAISES), good=(60, 1, GOOD)
+        hangs=(5, 0.1, HANGS), crashes=(60, 1, CRASHES), raises=(60, 1, RAISES), good=(60, 1, GOOD)
     )
     done = kit.run(*options, **environment)
     stages = stages_of(kit)
@@ -250,9 +256,9 @@ def test_a_stage_that_needs_quotas_is_not_possible_in_mig_mode(kit, machine):
 
 
 def test_a_compute_mode_of_one_process_makes_stages_with_several_impossible():
-    found = {"mig": False, "compute mode": "exclusive process"}
+    found = {"mig": False, "compute mode": "exclusive process", "free": None}
     assert list(main.obstacles(found)) == ["several"]
-    assert main.obstacles({"mig": False, "compute mode": "default"}) == {}
+    assert main.obstacles({**found, "compute mode": "default"}) == {}
 
 
 NAMES_DEVICE = """
@@ -308,7 +314,7 @@ def test_nodes_that_a_user_may_not_open_are_found(kit, open_folder):
 import os, pathlib
 from kit import main
 os.setuid(65534)
-print([p[-7:] for p in main.closed_nodes(pathlib.Path({str(open_folder)!r}))])
+print([os.path.basename(p) for p in main.closed_nodes(pathlib.Path({str(open_folder)!r}))])
 """
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -317,7 +323,7 @@ print([p[-7:] for p in main.closed_nodes(pathlib.Path({str(open_folder)!r}))])
         text=True,
         check=True,
     )
-    assert done.stdout == "['nvidia0']\n"
+    assert done.stdout == "['nvidia0', 'nvidiactl']\n"
 
 
 def test_a_full_disk_ends_the_run_with_the_record_of_before(kit, simulated):

@@ -4,7 +4,7 @@ import pathlib
 
 import pytest
 from kit import cuda, report, stages, watch
-from kit.stages import offers
+from kit.stages import facts, offers
 
 
 def figure(entry, name):
@@ -54,6 +54,19 @@ def test_a_stage_ends_well_and_names_what_is_missing(run_stage, name):
     assert entry["state"] == "done"
     assert entry["facts"]
     assert all(one["reason"] for one in entry["missing"])
+
+
+@pytest.mark.parametrize(
+    ("version", "name"),
+    [
+        ("4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016", "gVisor"),
+        ("4.19.0-gvisor #1 SMP Sun Jan 10 15:06:54 PST 2016", "gVisor"),
+        ("4.4.0-210-generic #242-Ubuntu SMP Fri Apr 16 09:57:56 UTC 2021", "none seen"),
+        ("6.18.44-fc-v657-gpu #1 SMP PREEMPT_DYNAMIC", "none seen"),
+    ],
+)
+def test_a_sandbox_is_known_by_the_kernel_that_it_names(version, name):
+    assert facts.sandbox(version) == name
 
 
 def test_the_readme_lists_every_stage():
@@ -117,9 +130,9 @@ IS_CAPTURING = {  # of a stream, while a non-blocking one captures, and while a 
 
 def test_captures_forbid_what_they_forbid_on_an_h100(run_stage):
     """With driver 580.159; in all modes, with and without an exchange of the thread's mode."""
-    facts = {one["name"]: one["value"] for one in run_stage("capture")["facts"]}
-    assert len(facts) == 156
-    for name, value in facts.items():
+    seen = {one["name"]: one["value"] for one in run_stage("capture")["facts"]}
+    assert len(seen) == 156
+    for name, value in seen.items():
         where, _, call = name.rpartition(": ")
         result, ends = 0, 0
         if call.startswith("IsCapturing of "):

@@ -1,5 +1,6 @@
 """ctypes bindings of the CUDA driver API and NVML, as far as the stages need them."""
 
+import contextlib
 import ctypes
 import json
 import os
@@ -23,7 +24,11 @@ OLDEST_CUDA = 11000  # that of driver release 450
 CALIBRATION_NS = 2_000_000  # of a kernel that is measured
 WARM_UP_SECONDS, MOST_WARM_UP_SECONDS = 0.3, 3.0
 STEADY = 0.01  # by which rates may differ that are the same
-COMPUTE_MODES = {0: "default", 2: "prohibited", 3: "exclusive process"}
+MPS_ENABLED = 133  # CU_DEVICE_ATTRIBUTE_MPS_ENABLED
+LEAST_OF_OTHERS = {"processes": 1, "bytes": 64 << 20, "load": 5}
+COMPUTE_MODE = 20  # CU_DEVICE_ATTRIBUTE_COMPUTE_MODE
+SHARED = "default"
+COMPUTE_MODES = {0: SHARED, 2: "prohibited", 3: "exclusive process"}
 
 
 class NoDriverError(Exception):
@@ -91,17 +96,76 @@ def survey():
     if found["version"] >= OLDEST_CUDA:
         cuda = driver()
         cuda.cuInit(0)
-        number, name, mode = (ctypes.c_ubyte * 16)(), ctypes.create_string_buffer(128), INT()
+        number, name = (ctypes.c_ubyte * 16)(), ctypes.create_string_buffer(128)
         cuda.cuDeviceGetName(name, 128, 0)
         # Of a MIG instance only the newer function gives its own UUID.
         newer = hasattr(cuda.raw, "cuDeviceGetUuid_v2")
         (cuda.cuDeviceGetUuid_v2 if newer else cuda.cuDeviceGetUuid)(number, 0)
-        cuda.cuDeviceGetAttribute(ctypes.byref(mode), 20, 0)
         part = " MIG " in name.value.decode()
+        found["device"] = name.value.decode()
         found["uuid"] = f"{'MIG' if part else 'GPU'}-{uuid.UUID(bytes=bytes(number))}"
-        found["compute mode"] = COMPUTE_MODES.get(mode.value, str(mode.value))
+        found["compute mode"] = compute_mode()
         found["mig"] = part or in_mig_mode(found["uuid"])
+        found["mps"] = in_mps(cuda)
+        found["others"] = others(found["uuid"])
+        found["free"] = free_bytes(found["uuid"])
     print(json.dumps(found))
+
+
+def compute_mode():
+    """Return the compute mode of the device, SHARED if it admits several processes."""
+    cuda, mode = driver(), INT()
+    cuda.cuInit(0)
+    cuda.cuDeviceGetAttribute(ctypes.byref(mode), COMPUTE_MODE, 0)
+    return COMPUTE_MODES.get(mode.value, str(mode.value))
+
+
+def in_mps(cuda):
+    """Return whether contexts on the device are clients of an MPS server."""
+    enabled = INT()
+    code = cuda.raw.cuDeviceGetAttribute(ctypes.byref(enabled), MPS_ENABLED, 0)
+    return code == 0 and enabled.value == 1  # older drivers do not know it
+
+
+def others(name):
+    """Return the use of the device by others: processes, bytes, and percent of the time.
+
+    For a process without a context. What NVML does not tell, or is too little to matter, is 0.
+    """
+    from kit import watch
+
+    found = {"processes": 0, "bytes": 0, "load": 0}
+    try:
+        seen = watch.Watch(name)
+    except (CudaError, NoDriverError):
+        return found
+    looks = {
+        "processes": lambda: len(seen.processes()),
+        "bytes": lambda: nvml_memory_taken(seen.nvml, seen.handle),
+        "load": lambda: least_of(seen.load),
+    }
+    for title, look in looks.items():
+        with contextlib.suppress(CudaError, AttributeError):
+            found[title] = look()
+    return {title: n if n >= LEAST_OF_OTHERS[title] else 0 for title, n in found.items()}
+
+
+def free_bytes(name):
+    """Return the bytes of the device that are free, None if NVML does not tell."""
+    try:
+        library = nvml()
+        return nvml_memory(library, nvml_handle(library, name)).free
+    except (CudaError, NoDriverError):
+        return None
+
+
+def least_of(look):
+    """Return the least of some looks: a device that has just been woken says that it is busy."""
+    found = []
+    for _ in range(5):
+        found.append(look())
+        time.sleep(0.1)
+    return min(found)
 
 
 def in_mig_mode(name):
@@ -136,6 +200,18 @@ def nvml_memory(library, handle):
     memory = _Memory()
     library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory))
     return memory
+
+
+class _MemoryV2(ctypes.Structure):  # nvmlMemory_v2_t
+    _fields_ = [("version", UINT), ("total", U64), ("reserved", U64), ("free", U64),
+                ("used", U64)]  # fmt: skip
+
+
+def nvml_memory_taken(library, handle):
+    """Return the bytes of memory that are in use, without those that the driver reserves."""
+    memory = _MemoryV2(version=ctypes.sizeof(_MemoryV2) | 2 << 24)
+    library.nvmlDeviceGetMemoryInfo_v2(handle, ctypes.byref(memory))
+    return memory.used
 
 
 class Device:
@@ -253,6 +329,18 @@ def steady_rate(measure):
         same = len(last) == 3 and max(last) - min(last) <= STEADY * min(last)
         if (same and passed >= warm_up) or passed >= MOST_WARM_UP_SECONDS:
             return statistics.median(last)
+
+
+def has_room(report, size):
+    """Return whether *size* bytes of the device are free; report what is missing if not.
+
+    With less, a program that is refused memory says nothing of its quota.
+    """
+    library = nvml()
+    free = nvml_memory(library, nvml_handle(library)).free
+    if free < size:
+        report.missing("device memory", f"{free >> 20} MiB are free; this needs {size >> 20} MiB")
+    return free >= size
 
 
 def calibrate_alone():

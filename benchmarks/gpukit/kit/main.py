@@ -10,8 +10,9 @@ The device is the first that CUDA has; name another in CUDA_VISIBLE_DEVICES.
 
 DIR gets record.json, log.txt and, while a stage runs, lines.jsonl. Exit codes: 0 all is done, 1 a
 stage failed or a guarantee did not hold, 64 wrong usage, 65 DIR has a record that cannot be read,
-69 no driver or no device, 73 DIR cannot be written, 75 some stages were not reached (use
---resume), 77 no permission on the device.
+or one of another device, 69 no driver or no device, 73 DIR cannot be written, 75 some stages were
+not reached (use --resume), 77 no permission on the device, 129, 130 or 143 ended by SIGHUP, SIGINT
+or SIGTERM (use --resume).
 """
 
 import argparse
@@ -25,7 +26,7 @@ import subprocess
 import sys
 import time
 
-from kit import cuda, private, record, report, simulated, stages
+from kit import cuda, logs, private, record, report, simulated, stages
 from pyvgpu import errors
 from pyvgpu.volumes import find
 
@@ -35,6 +36,12 @@ OK, FAILED, USAGE, DATA, NO_DRIVER, CANNOT_CREATE, NOT_REACHED, NO_PERMISSION = 
 FINE = ("done", record.IMPOSSIBLE, "not reached")  # states of stages in which nothing failed
 MOST_WORDS = 400  # characters of a stage's last line
 RESERVE_SECONDS = 3  # at the end of the minutes, for the record and for ending processes
+SURVEY_SECONDS = 60  # for the driver to answer
+SPENT_VARIABLE = "PYVGPU_KIT_SPENT"  # seconds that ./run took before this program
+SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)  # that end a run
+LOOK_SECONDS = 0.5  # between two looks at the length of the log
+ENDED = "the run ended while this stage ran"
+NODES = ("nvidia[0-9]*", "nvidiactl", "nvidia-uvm")  # that every process with a context opens
 
 
 class Stop(Exception):  # noqa: N818 - an end, not always an error
@@ -43,6 +50,28 @@ class Stop(Exception):  # noqa: N818 - an end, not always an error
     def __init__(self, line, code):
         super().__init__(line)
         self.code = code
+
+
+class Signalled(BaseException):
+    """A signal ends the run."""
+
+    def __init__(self, number):
+        super().__init__(f"ended by {signal.Signals(number).name}")
+        self.code = 128 + number
+
+
+def raise_signal(number, _frame):
+    """End the run by an exception, so that its stage is ended and recorded."""
+    for other in SIGNALS:  # a second one must not interrupt that
+        signal.signal(other, signal.SIG_IGN)
+    raise Signalled(number)
+
+
+def take_signals():
+    """Let signals raise Signalled, but for those that are ignored, as by nohup."""
+    for number in SIGNALS:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, raise_signal)
 
 
 def choose(recorded, only, resume):
@@ -89,6 +118,26 @@ def parse(arguments):
     return options
 
 
+def simulate(model):
+    """Let this process's children use a simulated *model*; nothing if it is None."""
+    if model is None:
+        return
+    try:
+        os.environ.update(simulated.environment(model))
+    except errors.PyVgpuError as exc:
+        raise Stop(f"--simulate: {exc}", exc.exit_code) from exc
+    except OSError as exc:
+        raise Stop(f"--simulate {model}: {exc}", CANNOT_CREATE) from exc
+
+
+def say(line):
+    """Print a line; a reader of it that is gone ends no run."""
+    try:
+        print(line, flush=True)
+    except OSError:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the end
+
+
 def show_list():
     for stage in stages.STAGES:
         print(f"{stage.name:10} {stage.seconds:4d} s  {stage.answers}")
@@ -100,9 +149,10 @@ def open_record(options):
         options.out.mkdir(parents=True, exist_ok=True)
     except OSError as exc:
         raise Stop(f"--out {options.out}: cannot be made: {exc.strerror}", CANNOT_CREATE) from exc
-    if path.exists():
+    if has(path):
         try:
             found = record.read(path)
+            record.load(path)  # as `pyvgpu calibrate` will
         except record.RecordError as exc:
             raise Stop(str(exc), DATA) from exc
         if options.resume or options.only:
@@ -114,12 +164,48 @@ def open_record(options):
     return record.new(cuda.kit_version(), begun, options.simulate)
 
 
+def has(path):
+    try:
+        return path.exists()
+    except OSError as exc:
+        raise Stop(f"{path}: cannot be read: {exc.strerror}; use another --out", DATA) from exc
+
+
+def admit(kept, options, device):
+    """Refuse to add to the record *kept* of another device; note a kit of another version."""
+    here = pathlib.PurePath(options.simulate).name if options.simulate else None
+    facts = kept["stages"].get("facts", {}).get("facts", ())
+    was = kept.get("device") or next((f["value"] for f in facts if f["name"] == "device"), device)
+    if (kept.get("simulated"), was) != (here, device):
+        raise Stop(
+            f"{options.out}/{record.FILE}: a record of {was}, and this is {device}; use another "
+            "--out",
+            DATA,
+        )
+    kept["device"] = device
+    if kept.get("kit") != cuda.kit_version():
+        note(kept, f"some stages are of kit {cuda.kit_version()}")
+
+
+def note(kept, condition):
+    """Record, and print, a *condition* of the machine that its figures depend on."""
+    conditions = kept.setdefault("conditions", [])
+    if condition not in conditions:
+        conditions.append(condition)
+    say(f"note: {condition}")
+
+
 def survey():
     """Load the driver in a process of its own; return how that ended."""
-    return subprocess.run(
-        [sys.executable, "-c", "from kit import cuda; cuda.survey()"],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    try:
+        return subprocess.run(
+            [sys.executable, "-c", "from kit import cuda; cuda.survey()"],
+            capture_output=True, text=True, timeout=SURVEY_SECONDS, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as exc:
+        raise Stop(
+            f"no driver: it does not answer within {SURVEY_SECONDS} s; see nvidia-smi", NO_DRIVER
+        ) from exc
 
 
 def add_driver():
@@ -138,12 +224,15 @@ def add_driver():
 
 def look_for_device():
     """Return what cuda.survey prints; Stop without a device."""
-    closed = closed_nodes(pathlib.Path("/dev"))
     asked = survey()
     if asked.returncode and "NoDriverError" in asked.stderr and add_driver():
         asked = survey()
     if asked.returncode:
-        reason = (asked.stderr.strip().splitlines() or [f"exit code {asked.returncode}"])[-1]
+        ended = f"exit code {asked.returncode}"
+        if asked.returncode < 0:
+            ended = f"a process that loads it is ended by {name_of(-asked.returncode)}"
+        reason = (asked.stderr.strip().splitlines() or [ended])[-1]
+        closed = closed_nodes(pathlib.Path("/dev"))
         if closed:
             raise Stop(
                 f"no permission on {', '.join(closed)}: run as a user that may read and write it",
@@ -160,7 +249,37 @@ def look_for_device():
             "11.0 (release 450) or later",
             NO_DRIVER,
         )
+    if found["compute mode"] == "prohibited":
+        raise Stop(
+            "no device: its compute mode is prohibited, which admits no process; "
+            "`nvidia-smi -c 0` (root) ends that, or name another in CUDA_VISIBLE_DEVICES",
+            NO_DRIVER,
+        )
     return found
+
+
+def name_of(number):
+    """Return the name of a signal."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time one
+        return f"signal {number}"
+
+
+def conditions(found):
+    """Return what makes figures differ from those of an idle device, as texts."""
+    known, others = [], dict(found["others"])
+    if found["mps"] and others["processes"]:
+        others["processes"] -= 1  # the server
+    if any(others.values()):
+        known.append(
+            f"others use the device (processes: {others['processes']}, memory: "
+            f"{others['bytes'] >> 20} MiB, busy: {others['load']} percent of the time): figures "
+            "of an idle device differ"
+        )
+    if found["mps"]:
+        known.append("programs are clients of an MPS daemon that runs: they have no turns")
+    return known
 
 
 def obstacles(found):
@@ -172,6 +291,12 @@ def obstacles(found):
             "a quota on a MIG device. `nvidia-smi -mig 0` (root) ends the mode, or name another "
             "device in CUDA_VISIBLE_DEVICES"
         )
+    elif found["free"] is not None and found["free"] < stages.ROOM:
+        known[stages.QUOTA] = (
+            f"{found['free'] >> 20} MiB of the device are free, and this stage needs "
+            f"{stages.ROOM >> 20} MiB; end what else uses it, or name another device in "
+            "CUDA_VISIBLE_DEVICES"
+        )
     if found["compute mode"] == "exclusive process":
         known[stages.SEVERAL] = (
             "the compute mode is exclusive process, which admits one process at a time; "
@@ -181,12 +306,19 @@ def obstacles(found):
 
 
 def closed_nodes(folder):
-    """Return the nodes of devices in *folder* that this user may not read and write."""
-    return [
-        str(node)
-        for node in sorted(folder.glob("nvidia[0-9]*"))
-        if not os.access(node, os.R_OK | os.W_OK)
-    ]
+    """Return the nodes of devices in *folder* that this process may not open.
+
+    Modes alone do not tell: a container's cgroup denies devices, too.
+    """
+    closed = []
+    for node in sorted(node for pattern in NODES for node in folder.glob(pattern)):
+        try:
+            os.close(os.open(node, os.O_RDWR | os.O_CLOEXEC))
+        except PermissionError:
+            closed.append(str(node))
+        except OSError:  # it has another fault, which the driver tells
+            continue
+    return closed
 
 
 def end_group(process):
@@ -197,29 +329,55 @@ def end_group(process):
 
 
 def run_stage(stage, limit, lines, log):
-    """Run *stage* for *limit* seconds at most; return its state and the reason."""
+    """Run *stage* for *limit* seconds at most; return its state and the reason.
+
+    Its processes end with this one, too: see onestage.py.
+    """
     environment = {
         **os.environ,
         report.FILE_VARIABLE: str(lines),
         report.DEADLINE_VARIABLE: str(time.monotonic() + limit - 1),
     }
+    lived, living = os.pipe()
     process = subprocess.Popen(
-        [sys.executable, "-m", "kit.onestage", stage.name],
+        [sys.executable, "-m", "kit.onestage", stage.name, str(lived)],
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,
         start_new_session=True,
+        pass_fds=(lived,),
     )
     try:
-        code = process.wait(limit)
+        code = wait_for(process, limit, log)
     except subprocess.TimeoutExpired:
         return "timeout", f"killed after {limit:.0f} s"
     finally:
         end_group(process)
+        os.close(lived)
+        os.close(living)
+    if code is None:
+        return "failed", f"killed: it printed more than {logs.MOST_WHILE_RUNNING >> 20} MiB"
     if code < 0:
-        return "crashed", f"ended by {signal.Signals(-code).name}"
+        return "crashed", f"ended by {name_of(-code)}"
     return ("done", "") if code == 0 else ("failed", f"exit code {code}")
+
+
+def wait_for(process, limit, log):
+    """Return the exit code of *process*; None if it prints too much into *log*, at its end now.
+
+    subprocess.TimeoutExpired after *limit* seconds.
+    """
+    begun, most = time.monotonic(), log.tell() + logs.MOST_WHILE_RUNNING
+    while True:
+        left = limit - (time.monotonic() - begun)
+        try:
+            return process.wait(max(0, min(LOOK_SECONDS, left)))
+        except subprocess.TimeoutExpired:
+            if left <= LOOK_SECONDS:
+                raise
+        if os.fstat(log.fileno()).st_size > most:
+            return None
 
 
 def last_words(log, begin):
@@ -242,18 +400,18 @@ def save(kept, out):
         ) from exc
 
 
-def run_all(options, kept, chosen, missing):
-    """Run the *chosen* stages; *missing*: by what a stage may need, why it is not here."""
-    deadline = None if options.minutes is None else time.monotonic() + 60 * options.minutes
+def run_all(options, kept, chosen, missing, deadline):
+    """Run the *chosen* stages until *deadline*, a time.monotonic() or None.
+
+    *missing*: by what a stage may need, why it is not here.
+    """
     lines = options.out / "lines.jsonl"
     for number, stage in enumerate(chosen, 1):
+        place = f"[{number}/{len(chosen)}] {stage.name}"
         reasons = [missing[need] for need in stage.needs if need in missing]
         if reasons:
             kept["stages"][stage.name] = record.stage(record.IMPOSSIBLE, reasons[0], 0, [])
-            print(
-                f"[{number}/{len(chosen)}] {stage.name}: {record.IMPOSSIBLE}: {reasons[0]}",
-                flush=True,
-            )
+            say(f"{place}: {record.IMPOSSIBLE}: {reasons[0]}")
             continue
         limit = limit_of(stage, None if deadline is None else deadline - time.monotonic())
         if limit is None:
@@ -261,24 +419,49 @@ def run_all(options, kept, chosen, missing):
                 stage.name, record.stage("not reached", "the minutes were over", 0, [])
             )
             continue
-        print(f"[{number}/{len(chosen)}] {stage.name}: {stage.answers}", flush=True)
+        say(f"{place}: {stage.answers}")
         try:
-            lines.unlink(missing_ok=True)
-            with open(options.out / "log.txt", "ab") as log:
-                log.write(f"--- {stage.name}\n".encode())
-                log.flush()
-                begun, said = time.monotonic(), log.tell()
-                state, reason = run_stage(stage, limit, lines, log)
+            kept["stages"][stage.name] = entry = run_one(options, kept, stage, limit, lines)
         except OSError as exc:
             raise Stop(f"{options.out}: cannot be written: {exc}", CANNOT_CREATE) from exc
-        seconds = time.monotonic() - begun
-        if state in ("failed", "crashed"):
-            reason = private.clean(f"{reason}; {last_words(options.out / 'log.txt', said)}")
-        kept["stages"][stage.name] = record.stage(state, reason, seconds, report.read_lines(lines))
         save(kept, options.out)
         lines.unlink(missing_ok=True)
-        print(f"    {state} after {seconds:.1f} s{': ' + reason if reason else ''}", flush=True)
+        reason = f": {entry['reason']}" if entry["reason"] else ""
+        say(f"    {entry['state']} after {entry['seconds']:.1f} s{reason}")
     save(kept, options.out)
+
+
+def run_one(options, kept, stage, limit, lines):
+    """Run *stage*; return what the record has of it. OSError if nothing can be written.
+
+    A stage without a result is recorded as not reached while it runs, for a run that is killed.
+    """
+    path = options.out / "log.txt"
+    unknown = kept["stages"].get(stage.name, {}).get("state", "not reached") == "not reached"
+    lines.unlink(missing_ok=True)
+    with path.open("ab") as log:
+        log.write(f"--- {stage.name}\n".encode())
+        log.flush()
+        begun, said = time.monotonic(), log.tell()
+        if unknown:
+            kept["stages"][stage.name] = record.stage("not reached", ENDED, 0, [])
+            save(kept, options.out)
+        try:
+            state, reason = run_stage(stage, limit, lines, log)
+        except Signalled as exc:
+            if unknown:
+                kept["stages"][stage.name] = record.stage(
+                    "not reached", f"{ENDED}, {exc}", time.monotonic() - begun,
+                    report.read_lines(lines),
+                )  # fmt: skip
+                save(kept, options.out)
+            lines.unlink(missing_ok=True)
+            raise
+    seconds = time.monotonic() - begun
+    if state in ("failed", "crashed"):
+        reason = private.clean(f"{reason}; {last_words(path, said)}")
+    logs.shorten(path, said)
+    return record.stage(state, reason, seconds, report.read_lines(lines))
 
 
 def judge(kept, chosen):
@@ -292,33 +475,42 @@ def judge(kept, chosen):
         if not guarantee["held"]
     ]
     for line in broken:
-        print(f"did not hold: {line}")
+        say(f"did not hold: {line}")
     left = [name for name, state in states.items() if state == "not reached"]
     if left:
-        print(f"not reached: {' '.join(left)}; go on with --resume")
+        say(f"not reached: {' '.join(left)}; go on with --resume")
     if bad or broken:
         return FAILED
     return NOT_REACHED if left else OK
 
 
 def main(arguments=None):
+    begun = time.monotonic() - float(os.environ.get(SPENT_VARIABLE) or 0)
     options = parse(sys.argv[1:] if arguments is None else arguments)
     if options.list:
         show_list()
         return OK
+    take_signals()
     try:
         kept = open_record(options)
-        if options.simulate:
-            os.environ.update(simulated.environment(options.simulate))
+        simulate(options.simulate)
         found = look_for_device()
+        admit(kept, options, found["device"])
+        for condition in conditions(found):
+            note(kept, condition)
         os.environ[cuda.DEVICE_VARIABLE] = os.environ["CUDA_VISIBLE_DEVICES"] = found["uuid"]
         missing = obstacles(found)
         recorded = {name: entry["state"] for name, entry in kept["stages"].items()}
         chosen = choose(recorded, options.only, options.resume)
-        run_all(options, kept, chosen, missing)
+        logs.make_room(options.out / "log.txt")
+        deadline = None if options.minutes is None else begun + 60 * options.minutes
+        run_all(options, kept, chosen, missing, deadline)
         return judge(kept, chosen)
     except Stop as exc:
         print(f"run: {exc}", file=sys.stderr)
+        return exc.code
+    except Signalled as exc:
+        print(f"run: {exc}; go on with --resume", file=sys.stderr)
         return exc.code
 
 

@@ -19,6 +19,7 @@ from kit import cuda, finding
 CONTROL = "nvidia-cuda-mps-control"
 PIPE_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
 LOG_VARIABLE = "CUDA_MPS_LOG_DIRECTORY"
+MACHINE_VARIABLE = "PYVGPU_SIMULATED_MACHINE"
 START_SECONDS, QUIT_SECONDS = 10, 8
 ZOMBIE = "Z"  # in /proc/PID/stat: ended, and not reaped yet
 
@@ -39,15 +40,40 @@ def running(processes=pathlib.Path("/proc")):
     return sorted(found)
 
 
+def program():
+    """Return the path of the control program, None if there is none.
+
+    For a simulated device it is the simulator's: NVIDIA's knows no such device.
+    """
+    if not cuda.simulated():
+        return finding.program(CONTROL)
+    from pyvgpu import shim
+
+    path = shim.simulator_libraries() / CONTROL
+    return str(path) if path.exists() else None
+
+
+def seen():
+    """Return the pids of MPS daemons and servers that can be of the device that is measured."""
+    return [pid for pid in running() if not cuda.simulated() or is_of_this_machine(pid)]
+
+
+def is_of_this_machine(pid):
+    """Return whether a process is of the simulated machine that is measured."""
+    with contextlib.suppress(OSError):
+        environment = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        mine = f"{MACHINE_VARIABLE}={os.environ.get(MACHINE_VARIABLE)}".encode()
+        return mine in environment
+    return False
+
+
 def obstacle():
     """Return why no daemon is to be started here, None if nothing speaks against it."""
-    if cuda.simulated():
-        return "the simulated device has no MPS"
-    if finding.program(CONTROL) is None:
+    if program() is None:
         return f"no program {CONTROL} in PATH or the usual folders"
     if os.environ.get(PIPE_VARIABLE):
         return f"{PIPE_VARIABLE}={os.environ[PIPE_VARIABLE]} is set: that daemon is left alone"
-    pids = running()
+    pids = seen()
     if pids:
         return f"MPS runs here already (pid {', '.join(map(str, pids))}): it is left alone"
     return None
@@ -83,7 +109,7 @@ def ask(question, environment):
     """Return what the daemon answers to a command; an empty text if it does not."""
     try:
         done = subprocess.run(
-            [finding.program(CONTROL)], input=f"{question}\n", capture_output=True, text=True,
+            [program()], input=f"{question}\n", capture_output=True, text=True,
             timeout=QUIT_SECONDS, check=False, env={**os.environ, **dict(environment)},
         )  # fmt: skip
     except subprocess.TimeoutExpired:
@@ -99,7 +125,7 @@ def guard(folder):
     log = pathlib.Path(folder) / "daemon.log"
     with log.open("w") as file:
         process = subprocess.Popen(
-            [finding.program(CONTROL), "-f"], env={**os.environ, **environment},
+            [program(), "-f"], env={**os.environ, **environment},
             stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,
         )  # fmt: skip
     control = pathlib.Path(environment[PIPE_VARIABLE]) / "control"

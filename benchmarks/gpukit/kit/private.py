@@ -7,7 +7,6 @@ stages give to their facts and figures are the kit's own, and stay.
 import contextlib
 import functools
 import os
-import pathlib
 import pwd
 import re
 import socket
@@ -17,6 +16,11 @@ KEPT = {"root", "localhost", "nobody"}  # the last one: user 65534
 HOMES = re.compile(r"(?<![\w/])(/home|/Users)/[^/\s'\":,]+")
 UUIDS = re.compile(r"\b(GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.IGNORECASE)
 VALUES = ("value", "detail", "reason")
+
+
+def home_folder():
+    """Return this user's home folder; "~" of a user without one, such as in a container."""
+    return os.path.expanduser("~")  # noqa: PTH111 - pathlib's raises an error without one
 
 
 def names():
@@ -45,8 +49,8 @@ def _pattern():
 def clean(value):
     """Return *value*, whatever JSON has, without such names."""
     if isinstance(value, str):
-        home = str(pathlib.Path.home())
-        if home not in ("/", "/root"):
+        home = home_folder()
+        if home not in ("/", "/root", "~"):
             value = value.replace(home, "~")
         value = UUIDS.sub(r"\1-UUID", HOMES.sub(r"\1/USER", value))
         return _pattern().sub(lambda m: names()[m[1]], value) if _pattern() else value

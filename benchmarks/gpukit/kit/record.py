@@ -11,15 +11,17 @@ import pathlib
 
 from kit import private
 from pyvgpu.calibration.calibration_record import (
+    FILE,
     FORMAT,
     IMPOSSIBLE,
     STATES,
     VERSION,
     RecordError,
+    load,
     read,
 )
 
-__all__ = ["IMPOSSIBLE", "RecordError", "new", "read", "stage", "write"]
+__all__ = ["FILE", "IMPOSSIBLE", "RecordError", "load", "new", "read", "stage", "write"]
 _PLURALS = {
     "fact": "facts", "figure": "figures", "guarantee": "guarantees", "missing": "missing",
 }  # fmt: skip

@@ -18,6 +18,7 @@ import time
 
 FILE_VARIABLE = "PYVGPU_KIT_LINES"  # where a stage writes
 DEADLINE_VARIABLE = "PYVGPU_KIT_DEADLINE"  # CLOCK_MONOTONIC, seconds, when it is killed
+MOST_CHARACTERS = 200_000  # of a stage; all of a record have to be below 16 MiB
 KINDS = {
     "fact": {"name", "value"},
     "figure": {"name", "value", "unit", "spread"},
@@ -67,11 +68,19 @@ def seconds_left():
 
 
 def read_lines(path):
-    """Return the objects that a stage wrote; a line that was cut short is left out."""
-    found = []
+    """Return the objects that a stage wrote; a line that was cut short is left out.
+
+    Of a stage that wrote more than MOST_CHARACTERS, the rest is named as missing.
+    """
+    found, characters = [], 0
     try:
         with pathlib.Path(path).open(encoding="utf-8", errors="replace") as file:
             for line in file:
+                characters += len(line)
+                if characters > MOST_CHARACTERS:
+                    reason = f"the stage wrote more than {MOST_CHARACTERS} characters"
+                    found.append(("missing", {"name": "further lines", "reason": reason}))
+                    break
                 try:
                     entry = json.loads(line)
                 except ValueError:

@@ -31,7 +31,7 @@ def answers(tenants, seconds):
     for tenant in tenants:
         options = None
         if tenant.vcore is not None:
-            options = ["--vcore", tenant.vcore, "--vmemory", "4GiB"]
+            options = ["--vcore", tenant.vcore, "--vmemory", "2GiB"]
         program = [path, *arguments(tenant, seconds)]
         started.append(shimmed.start(options, program, tenant.environment))
     answered = shimmed.together(started)

@@ -10,6 +10,7 @@ import shutil
 import sys
 import tempfile
 import zipfile
+import zlib
 
 CANNOT_CREATE = 73
 
@@ -20,12 +21,20 @@ def unpack(kit):
     OSError has the reason of the first place if there is none.
     """
     reasons = []
-    for base in (pathlib.Path(tempfile.gettempdir()), pathlib.Path.home() / ".cache", kit):
+    for place in (tempfile.gettempdir, cache, lambda: kit):
         try:
-            return unpack_into(base, kit)
-        except OSError as exc:
+            return unpack_into(pathlib.Path(place()), kit)
+        except OSError as exc:  # gettempdir() raises it, too
             reasons.append(exc)
     raise reasons[0]
+
+
+def cache():
+    """Return the user's folder for caches, which may not exist; OSError without a home."""
+    try:
+        return pathlib.Path.home() / ".cache"
+    except RuntimeError as exc:
+        raise OSError(str(exc)) from exc
 
 
 def unpack_into(base, kit):
@@ -34,16 +43,21 @@ def unpack_into(base, kit):
         raise OSError(f"{base} is mounted noexec, so that no library can be loaded from it")
     tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
     version = (kit / "VERSION").read_text(encoding="utf-8").strip()
-    site = base / f"pyvgpu-gpu-kit-{version}-{tag}-{os.geteuid()}"
+    wheels = [
+        wheel for part in ("any", tag) for wheel in sorted((kit / "wheels" / part).glob("*.whl"))
+    ]
+    digest = 0  # kits of one version may differ, such as those of a changed checkout
+    for wheel in wheels:
+        digest = zlib.crc32(wheel.read_bytes(), digest)
+    site = base / f"pyvgpu-gpu-kit-{version}-{tag}-{digest:08x}-{os.geteuid()}"
     if site.exists():
         if site.stat().st_uid != os.geteuid():
             raise OSError(f"{site} is not yours")
         return site
     draft = pathlib.Path(tempfile.mkdtemp(prefix=f"{site.name}.", dir=base))
     try:
-        for folder in ("any", tag):
-            for wheel in sorted((kit / "wheels" / folder).glob("*.whl")):
-                extract(wheel, draft)
+        for wheel in wheels:
+            extract(wheel, draft)
         with contextlib.suppress(OSError):  # another run was first
             draft.rename(site)
     finally:
@@ -65,8 +79,8 @@ def main():
         print(unpack(pathlib.Path(sys.argv[1])))
     except (OSError, zipfile.BadZipFile) as exc:
         print(
-            f"run: the wheels cannot be unpacked into {tempfile.gettempdir()}: {exc}; name "
-            "another folder in TMPDIR",
+            f"run: the wheels cannot be unpacked: {exc}; name a folder in TMPDIR that can be "
+            "written, with 60 MB free, and not mounted noexec",
             file=sys.stderr,
         )
         return CANNOT_CREATE

@@ -7,12 +7,17 @@ from kit import cuda
 from kit.stages import memory
 
 ENTRIES = 256
+LISTS = "nvmlDeviceGetComputeRunningProcesses"  # _v3 since release 510, _v2 since 460
 GPU_SAMPLES = 1  # NVML_GPU_UTILIZATION_SAMPLES
 
 
 class _Process(ctypes.Structure):  # nvmlProcessInfo_t, of _v3 and _v2
     _fields_ = [("pid", ctypes.c_uint), ("bytes", ctypes.c_ulonglong),
                 ("gpu_instance", ctypes.c_uint), ("compute_instance", ctypes.c_uint)]  # fmt: skip
+
+
+class _OlderProcess(ctypes.Structure):  # nvmlProcessInfo_v1_t
+    _fields_ = [("pid", ctypes.c_uint), ("bytes", ctypes.c_ulonglong)]
 
 
 class _Sample(ctypes.Structure):  # nvmlSample_t
@@ -26,9 +31,11 @@ class _Use(ctypes.Structure):  # nvmlProcessUtilizationSample_t
 
 
 class Watch:
-    def __init__(self):
+    """NVML's view of the device with UUID *name*, or of the device that is measured."""
+
+    def __init__(self, name=None):
         self.nvml = cuda.nvml()
-        self.handle = cuda.nvml_handle(self.nvml)
+        self.handle = cuda.nvml_handle(self.nvml, name)
 
     def used(self):
         """Return the bytes in use on the device."""
@@ -36,8 +43,10 @@ class Watch:
 
     def processes(self):
         """Return the bytes of each compute process, by the pid that NVML shows."""
-        count, found = ctypes.c_uint(ENTRIES), (_Process * ENTRIES)()
-        self.nvml.nvmlDeviceGetComputeRunningProcesses_v3(self.handle, ctypes.byref(count), found)
+        version = next((v for v in ("_v3", "_v2") if hasattr(self.nvml.raw, LISTS + v)), "")
+        count = ctypes.c_uint(ENTRIES)
+        found = ((_Process if version else _OlderProcess) * ENTRIES)()
+        getattr(self.nvml, LISTS + version)(self.handle, ctypes.byref(count), found)
         return {one.pid: one.bytes for one in found[: count.value]}
 
     def load(self):

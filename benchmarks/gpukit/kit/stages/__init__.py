@@ -5,6 +5,7 @@ import dataclasses
 # What a machine may not have that others have: see main.obstacles.
 QUOTA = "quota"  # `pyvgpu run` on this device, as a whole
 SEVERAL = "several"  # contexts of several processes at once
+ROOM = 6 << 30  # bytes of the device that stages with QUOTA need
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,14 +36,14 @@ STAGES = (
           60, 15, (SEVERAL,)),
     Stage("offers", "memory limits, checkpoints, time slices of driver and kernel",
           60, 15, (SEVERAL,)),
-    Stage("doctor", "what pyvgpu doctor finds, and its proof of a quota", 60, 15, (QUOTA,)),
-    Stage("quota", "memory under the shim: what is shown, and what is refused", 180, 30, (QUOTA,)),
+    Stage("doctor", "what pyvgpu doctor finds, and its proof of a quota", 120, 15, (QUOTA,)),
+    Stage("quota", "memory under the shim: what is shown, and what is refused", 300, 30, (QUOTA,)),
     Stage("shared", "memory that processes share: charged once, exporter killed",
           90, 20, (QUOTA, SEVERAL)),
     Stage("forked", "programs that fork and are killed: what they leave charged",
-          90, 20, (QUOTA,)),
+          90, 20, (QUOTA, SEVERAL)),
     Stage("suspend", "suspended runs: bytes, times, NVML, what is refused",
-          150, 40, (QUOTA, SEVERAL)),
+          300, 40, (QUOTA, SEVERAL)),
     Stage("mig", "MIG profiles and devices of all GPUs, a quota on a MIG device", 60, 5),
     Stage("workers", "data loaders: forked workers, one of them killed", 180, 20, (QUOTA,)),
     Stage("runtime", "clients of the CUDA runtime, static and shared", 120, 20, (QUOTA,)),
@@ -55,12 +56,12 @@ STAGES = (
     Stage("overhead", "what the shim adds to calls", 90, 20, (QUOTA,)),
     Stage("launches", "what the shim adds to launches: threads, streams, graphs",
           120, 30, (QUOTA,)),
-    Stage("training", "a small GPT with shares of time, against its speed alone",
-          240, 60, (QUOTA,)),
     Stage("alone", "shares of time, alone", 120, 30, (QUOTA,)),
     Stage("patterns", "launch patterns of real programs, with a share and without",
           180, 60, (QUOTA,)),
     Stage("tenants", "shares of time beside one and two tenants", 120, 30, (QUOTA, SEVERAL)),
+    Stage("training", "a small GPT with shares of time, against its speed alone",
+          240, 60, (QUOTA,)),
     Stage("sharing", "two tenants: by turns of the driver, under MPS, under pyvgpu",
           150, 50, (QUOTA, SEVERAL)),
     Stage("mps", "quotas beside MPS, by a daemon of our own", 120, 40, (QUOTA,)),

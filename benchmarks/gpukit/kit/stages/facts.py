@@ -29,6 +29,7 @@ PACKAGES = (
     "pynvml",
 )
 IDENTITY = re.compile(r"\s*(Serial Number|GPU UUID|GPU PDI|Board ID|Chassis Serial Number)\s*:")
+GVISOR_BUILD = "#1 SMP Sun Jan 10 15:06:54 PST 2016"  # which it names since its first release
 ATTRIBUTES = {
     "multiprocessors": 16, "compute capability major": 75, "compute capability minor": 76,
     "pageable memory access": 88, "concurrent managed access": 89, "stream priorities": 78,
@@ -38,10 +39,10 @@ ATTRIBUTES = {
 
 def run(report):
     host(report)
-    programs(report)
-    libraries(report)
     device(report)
+    libraries(report)
     rights(report)
+    programs(report)
 
 
 def host(report):
@@ -51,14 +52,15 @@ def host(report):
     report.fact("glibc", " ".join(platform.libc_ver()))
     report.fact("user", os.geteuid())
     report.fact("processors", len(os.sched_getaffinity(0)))
-    report.fact(
-        "sandbox",
-        "gVisor"
-        if pathlib.Path("/proc/self/gvisor").exists() or "gVisor" in first_line("/proc/version")
-        else "none seen",
-    )
+    report.fact("sandbox", sandbox(f"{platform.release()} {platform.version()}"))
     report.fact("driver module", first_line("/proc/driver/nvidia/version"))
     report.fact("device nodes", sorted(str(p) for p in pathlib.Path("/dev").glob("nvidia*")))
+
+
+def sandbox(version):
+    """Return the sandbox that answers with a kernel *version*, release and build, of its own."""
+    found = "gvisor" in version.lower() or GVISOR_BUILD in version
+    return "gVisor" if found else "none seen"
 
 
 def first_line(path):
@@ -76,10 +78,14 @@ def programs(report):
         else:
             report.missing(name, "no such program in PATH")
     if shutil.which("nvidia-smi"):
-        done = subprocess.run(
-            ["nvidia-smi", "-q"], capture_output=True, text=True, timeout=20, check=False
-        )
-        report.fact("nvidia-smi -q", anonymous(done.stdout)[:20000] or done.stderr[:2000])
+        try:
+            done = subprocess.run(
+                ["nvidia-smi", "-q"], capture_output=True, text=True, timeout=20, check=False,
+                errors="replace",
+            )  # fmt: skip
+            report.fact("nvidia-smi -q", anonymous(done.stdout)[:20000] or done.stderr[:2000])
+        except (OSError, subprocess.TimeoutExpired) as exc:
+            report.missing("nvidia-smi -q", exc)
     for name in PACKAGES:
         code = (
             "import importlib.util as u, sys\n"
@@ -114,14 +120,14 @@ def libraries(report):
             {line.split()[-1] for line in file if any(n[:-2] in line for n in LIBRARIES)}
         )
     for path in paths:
-        report.fact("library", path)
-        folder = pathlib.Path(path).parent
-        report.fact("library folder is writable", os.access(folder, os.W_OK))
-    report.fact(
-        "libraries beside",
-        sorted(p.name for p in pathlib.Path(folder).glob("libcuda*"))
-        + sorted(p.name for p in pathlib.Path(folder).glob("libnvidia-*"))[:80],
-    )
+        report.fact(f"library {pathlib.Path(path).name.partition('.so')[0]}", path)
+    for folder in sorted({pathlib.Path(path).parent for path in paths}):
+        report.fact(f"{folder} is writable", os.access(folder, os.W_OK))
+        report.fact(
+            f"libraries in {folder}",
+            sorted(p.name for p in folder.glob("libcuda*"))
+            + sorted(p.name for p in folder.glob("libnvidia-*"))[:80],
+        )
 
 
 def device(report):

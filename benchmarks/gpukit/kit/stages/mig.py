@@ -12,7 +12,7 @@ import pynvml
 from kit import cuda, shimmed
 from pyvgpu import errors, nvml
 from pyvgpu.allocator import datatypes
-from pyvgpu.calibration import measured
+from pyvgpu.calibration import machine_values
 from pyvgpu.deviceplugin.containers import gpu_instances
 from pyvgpu.simulation import mig
 from pyvgpu.volumes import capabilities
@@ -77,7 +77,7 @@ def look(report, gpu, handle):
         memory = attempt(
             report, f"{gpu}: memory", lambda: pynvml.nvmlDeviceGetMemoryInfo(handle).total
         )
-        compare(report, gpu, measured.nearest(name, memory), kinds)
+        compare(report, gpu, machine_values.nearest(name, memory), kinds)
         instances = attempt(
             report, f"{gpu}: GPU instances", lambda: gpu_instances.listing(handle, kinds)
         )

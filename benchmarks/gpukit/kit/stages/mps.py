@@ -7,8 +7,6 @@ from kit.stages import memory, quota
 
 SECONDS = 3
 LENGTH_NS = 300_000
-MPS_ENABLED = 133  # CU_DEVICE_ATTRIBUTE_MPS_ENABLED
-COMPUTE_MODE = 20
 LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 FAMILIES = ("plain", "pooled", "physical")
@@ -19,15 +17,16 @@ from kit import cuda
 device = cuda.Device()
 free, total = device.memory()
 try:
-    enabled = device.attribute({MPS_ENABLED})
+    enabled = device.attribute(cuda.MPS_ENABLED)
 except cuda.CudaError:
     enabled = None
-print(json.dumps({{"enabled": enabled, "mode": device.attribute({COMPUTE_MODE}),
+print(json.dumps({{"enabled": enabled, "mode": device.attribute({cuda.COMPUTE_MODE}),
                   "processors": device.sms, "free": free, "total": total}}))
 """
 
 
 def run(report):
+    before = set(mps.seen())
     try:
         with mps.daemon() as variables:
             os.environ.update(variables)
@@ -35,7 +34,7 @@ def run(report):
     except mps.UnavailableError as exc:
         report.missing("MPS", exc)
         return
-    left = mps.running()
+    left = sorted(set(mps.seen()) - before)
     report.guarantee("the daemon that was started is ended", not left, f"pids {left}")
 
 
@@ -66,6 +65,8 @@ def quotas(report):
         program = binaries.path("families")
     except binaries.NotHereError as exc:
         report.missing("families", exc)
+        return
+    if not cuda.has_room(report, quota.MOST + quota.GIB):
         return
     nvml = cuda.nvml()
     handle = cuda.nvml_handle(nvml)

@@ -39,6 +39,8 @@ def run(report):
     if cuda.simulated():
         report.missing("NCCL", "the simulated driver does not serve the CUDA runtime")
         return
+    if not cuda.has_room(report, 8 << 30):
+        return
     for title, ranks, settings in CASES:
         compare(report, title, found[0], ranks, {**SETTINGS, **settings})
 

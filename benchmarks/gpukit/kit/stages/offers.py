@@ -81,10 +81,14 @@ def time_slice(report):
     if not shutil.which("nvidia-smi"):
         report.missing("compute-policy", "no nvidia-smi in PATH")
         return
-    done = subprocess.run(
-        ["nvidia-smi", "compute-policy", "-l"],
-        capture_output=True, text=True, timeout=20, check=False,
-    )  # fmt: skip
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", "compute-policy", "-l"],
+            capture_output=True, text=True, timeout=20, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        report.missing("compute-policy", exc)
+        return
     report.fact("compute-policy", (done.stdout + done.stderr)[:4000])
 
 

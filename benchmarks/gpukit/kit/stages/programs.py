@@ -210,6 +210,8 @@ PROGRAMS = (
 
 
 def run(report):
+    if not cuda.has_room(report, QUOTA_GIB << 30):
+        return
     for program in PROGRAMS:
         absent = [name for name in program.packages if not is_installed(name)]
         if absent:
@@ -236,6 +238,7 @@ def both_ways(command, seconds):
     """
     nvml = cuda.nvml()
     room = cuda.nvml_memory(nvml, cuda.nvml_handle(nvml)).total >= ROOM_GIB << 30
+    room = room and cuda.compute_mode() == cuda.SHARED
     with concurrent.futures.ThreadPoolExecutor(2 if room else 1) as pool:
         begun = [pool.submit(shimmed.answer, quota, command, seconds) for quota in (None, QUOTA)]
         return [one.result() for one in begun]

@@ -31,6 +31,8 @@ def run(report):
     except binaries.NotHereError as exc:
         report.missing("families", exc)
         return
+    if not cuda.has_room(report, MOST + GIB):  # also so that managed memory stays on the device
+        return
     nvml = cuda.nvml()
     handle = cuda.nvml_handle(nvml)
 

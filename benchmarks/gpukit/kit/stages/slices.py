@@ -12,6 +12,7 @@ import sys
 from kit import cuda, shimmed
 
 SECONDS, SIMULATED_SECONDS = 1.0, 0.4
+IN_MPS = "processes are clients of MPS"
 KERNEL_NS = 200_000
 AWAY_NS = 100_000  # a shorter pause is the host's
 BATCH = 64  # kernels between events: a process that waits for one ends its turn
@@ -40,6 +41,9 @@ def one():
 
 
 def run(report):
+    driver = cuda.driver()
+    driver.cuInit(0)
+    report.fact(IN_MPS, cuda.in_mps(driver))  # whose clients have no turns
     cuda.calibrate_alone()
     for count in (1, 2, 3, 4):
         turns(report, count, f"{count} processes")

@@ -110,6 +110,8 @@ def run(report):
     if cuda.simulated():
         report.missing("PyTorch", "the simulated driver does not serve the CUDA runtime")
         return
+    if not cuda.has_room(report, 8 << 30):
+        return
     found = {}
     for way, quota in WAYS.items():
         if reports.seconds_left() < 20:

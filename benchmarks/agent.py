@@ -58,9 +58,9 @@ if TYPE_CHECKING:
 DEVICES, AT_ONCE, CONTAINERS, HOLDERS = 8, 20, 128, 16
 HOLDS = "context()\nassert not alloc(256 << 20)[0]\nanswer(0)\nsys.stdin.read()"
 ROOM = 1 << 20  # bytes of a file, as the agent's own begins
-LISTEN = "127.0.0.1:9478"
 NOTHING = "nothing.sock"
 SECONDS = 60  # timeout of waits, never reached normally
+SETTLED_SECONDS = 20  # after which start-up activity has ended
 
 
 class Node:
@@ -75,11 +75,12 @@ class Node:
         machine = simulator.open_machine(f"h100:{DEVICES}", folder / "machines", mode="free")
         root = simulated_node.make(folder / "root", simulated_node.nodes(DEVICES))
         self.log = folder / "log"
+        self.address = f"127.0.0.1:{host.free_port()}"
         command = [
             *(Path(sys.executable).with_name("pyvgpu"), "device-plugin", "--node", "node-1"),
             *("--state", disk / "state", "--run", folder / "run", "--cdi", folder / "cdi"),
             *("--device-plugin-path", kubelet.folder, "--driver-root", root),
-            *("--pod-resources", kubelet.pod_resources, "--listen", LISTEN),
+            *("--pod-resources", kubelet.pod_resources, "--listen", self.address),
         ]
         self._beside = [_beside("nothing.py", folder / NOTHING)]
         if whole:
@@ -255,7 +256,7 @@ def others(one: Node) -> Iterator[dict[str, int]]:
         "sidecar-node": (
             *("--node", agentapi.NODE, "--kubeconfig", one.memory / "kubeconfig"),
             *("--runtime", one.memory / "runtime.sock", "--folder", one.memory / "sidecars"),
-            *("--listen", "127.0.0.1:9479"),
+            *("--listen", f"127.0.0.1:{host.free_port()}"),
         ),
     }
     runtime = small_runtime.SmallRuntime()
@@ -348,12 +349,12 @@ def holders(one: Node) -> Iterator[None]:
             process.communicate(timeout=SECONDS)
 
 
-def scrapes(count: int) -> list[float]:
+def scrapes(one: Node, count: int) -> list[float]:
     """Return how long /metrics takes, seconds."""
     took = []
     for _ in range(count):
         begun = time.perf_counter()
-        with urllib.request.urlopen(f"http://{LISTEN}/metrics", timeout=SECONDS) as answer:
+        with urllib.request.urlopen(f"http://{one.address}/metrics", timeout=SECONDS) as answer:
             answer.read()
         took.append(time.perf_counter() - begun)
         time.sleep(0.05)
@@ -368,20 +369,21 @@ def measure(*, quick: bool) -> dict[str, Any]:
         found["start"] = starts(one, rounds)
     with node(whole=True) as one:
         one.call(None, "Allocate", api.AllocateRequest())
-        seconds = 6 if quick else 60  # whatever comes once a minute is in it
+        seconds = 2 if quick else 60  # whatever comes once a minute is in it
+        settled = 1 if quick else SETTLED_SECONDS
         with others(one) as beside:
-            time.sleep(20)  # until start-up activity has ended
+            time.sleep(settled)
             found["node"] = {"idle": resident(one, beside)}
         found["idle"] = idle(one, seconds)
         found["asked"] = starts(one, rounds)
         fill(one)
-        found["scrape"] = scrapes(20 if quick else 100)
+        found["scrape"] = scrapes(one, 20 if quick else 100)
         with others(one) as beside:
-            time.sleep(20)
+            time.sleep(settled)
             found["node"]["busy"] = resident(one, beside)
         found["busy"] = idle(one, seconds) | {"containers": one.grants()}
         with holders(one):
-            time.sleep(3)
+            time.sleep(min(settled, 3))
             found["audited"] = idle(one, seconds) | {"holders": HOLDERS}
         found["allocate"] = allocate(one, 100 if quick else 600)
     return found

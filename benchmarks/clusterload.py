@@ -33,9 +33,9 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 import clustertable  # noqa: E402
 import controlplane  # noqa: E402
-import doors  # noqa: E402
 import goals  # noqa: E402
 import host  # noqa: E402
+import https_server  # noqa: E402
 import runner  # noqa: E402
 import schedulerworld as world  # noqa: E402
 
@@ -51,7 +51,6 @@ NODES, PODS = 500, 10_000
 WORKERS = 4  # processes with the agents' clients
 NAMESPACES = ("pyvgpu", "pyvgpu-agent", *(f"team-{number}" for number in range(50)))
 PROGRAMS = ("scheduler", "webhook", "sidecar-controller", "status-page")
-_SERVED = 29_443  # the port of the first program that serves HTTPS; the others follow
 _READY_SECONDS = 600.0
 _FILTERS_PER_SECOND = 10.0
 _CHANGES_PER_SECOND = 10.0
@@ -134,8 +133,8 @@ class Filling:
 class Program:
     """One of our programs."""
 
-    def __init__(self, plane: ControlPlane, folder: Path, name: str, *options: str) -> None:
-        self.log = folder / f"{name}.log"
+    def __init__(self, plane: ControlPlane, name: str, *options: str) -> None:
+        self.log = plane.kubeconfig.with_name(f"{name}.log")
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [*(runner.PYVGPU, name, "--kubeconfig", plane.kubeconfig), *options],
@@ -173,7 +172,9 @@ class Filters:
 
     def _call(self, stop: threading.Event, seconds: list[float]) -> None:
         draw = random.Random(1)
-        server = http.client.HTTPSConnection("127.0.0.1", _SERVED, context=self._trust)
+        server = http.client.HTTPSConnection(
+            "127.0.0.1", ports("scheduler")[0], context=self._trust
+        )
         number = 0
         while not stop.wait(1 / _FILTERS_PER_SECOND):
             number += 1
@@ -181,7 +182,7 @@ class Filters:
             pod = world.pod(20_000_000 + number, *_SHAPES[number % len(_SHAPES)])
             body = json.dumps({"Pod": pod, "Nodes": None, "NodeNames": self._nodes})
             begun = time.perf_counter()
-            server.request("POST", "/scheduler/filter", body, doors.JSON)
+            server.request("POST", "/scheduler/filter", body, https_server.JSON)
             answer = server.getresponse()
             content = answer.read()
             seconds.append(time.perf_counter() - begun)
@@ -220,18 +221,26 @@ def start_agents(plane: ControlPlane, nodes: int, opened: contextlib.ExitStack) 
             raise SystemExit("a process with the agents' clients has ended")
 
 
-def start(plane: ControlPlane, folder: Path, name: str, *options: str) -> Program:
-    """Start one of our programs."""
-    at = _SERVED + 2 * PROGRAMS.index(name)
-    served = () if name == "sidecar-controller" else ("--serve", f"127.0.0.1:{at}")
-    listen = ("--listen", f"127.0.0.1:{at + 1}")
-    return Program(plane, folder, name, "--namespace", "pyvgpu", *served, *listen, *options)
+@functools.cache
+def ports(_name: str) -> tuple[int, int]:
+    """Return the ports of one of our programs: of HTTPS, and of health and metrics."""
+    return host.free_port(), host.free_port()
 
 
-def start_scheduler(plane: ControlPlane, folder: Path, resync: int) -> Program:
+def start(plane: ControlPlane, opened: contextlib.ExitStack, name: str, *options: str) -> Program:
+    """Start one of our programs, until *opened* is closed."""
+    https, health = ports(name)
+    served = () if name == "sidecar-controller" else ("--serve", f"127.0.0.1:{https}")
+    listen = ("--listen", f"127.0.0.1:{health}")
+    program = Program(plane, name, "--namespace", "pyvgpu", *served, *listen, *options)
+    opened.callback(program.stop)
+    return program
+
+
+def start_scheduler(plane: ControlPlane, opened: contextlib.ExitStack, resync: int) -> Program:
     """Start the scheduler, and wait until it answers."""
     options = ("--pod", "scheduler-1", "--any-client", "--resync", str(resync))
-    scheduler = start(plane, folder, "scheduler", *options)
+    scheduler = start(plane, opened, "scheduler", *options)
     _until(lambda: "ready to answer:" in scheduler.log.read_text(), scheduler)
     return scheduler
 
@@ -303,11 +312,10 @@ def measure(nodes: int, pods: int, seconds: float) -> dict[str, Any]:
         phase = record["controllers_start"] = {}
         programs = {}
         with counted(plane, phase):
-            programs["scheduler"] = start_scheduler(plane, folder, 86_400)
+            programs["scheduler"] = start_scheduler(plane, opened, 86_400)
             for name in PROGRAMS[1:]:
-                programs[name] = start(plane, folder, name)
-                opened.callback(programs[name].stop)
-            time.sleep(30.0)
+                programs[name] = start(plane, opened, name)
+            time.sleep(min(seconds, 30.0))
         filters = Filters(authorities(plane), nodes)
         for name, act in (
             ("idle", lambda: time.sleep(seconds)),
@@ -316,8 +324,7 @@ def measure(nodes: int, pods: int, seconds: float) -> dict[str, Any]:
             say(f"measuring: {name}")
             record[name] = _phase(plane, filters, act)
         programs["scheduler"].stop()
-        programs["scheduler"] = start_scheduler(plane, folder, 1)
-        opened.callback(programs["scheduler"].stop)
+        programs["scheduler"] = start_scheduler(plane, opened, 1)
         say("measuring: comparison")
         record["comparison"] = _phase(plane, filters, lambda: time.sleep(seconds))
         record["memory_mib"] = {
@@ -346,8 +353,10 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=NODES)
     parser.add_argument("--pods", type=int, default=PODS)
     parser.add_argument("--seconds", type=float, default=120.0, help="of each phase")
-    parser.add_argument("--quick", action="store_true", help="nothing is recorded")
+    parser.add_argument("--quick", action="store_true", help="few nodes and pods, no record")
     options = parser.parse_args()
+    if options.quick:
+        options.nodes, options.pods, options.seconds = 8, 20, 2.0
     record = host.stamped(measure(options.nodes, options.pods, options.seconds))
     code = goals.say(clustertable.figures(record))
     print(json.dumps({key: value for key, value in record.items() if key != "host"}, indent=1))

@@ -35,7 +35,7 @@ import schedulerworld as world  # noqa: E402
 
 from pyvgpu import locks, names, quota, region  # noqa: E402
 from pyvgpu.allocator import annotations, datatypes  # noqa: E402
-from pyvgpu.controller.scheduler import index, listed, node_info, pod_request  # noqa: E402
+from pyvgpu.controller.scheduler import index, name_lists, node_info, pod_request  # noqa: E402
 from pyvgpu.device import Device  # noqa: E402
 from pyvgpu.region import layout, words  # noqa: E402
 from pyvgpu.share import Share  # noqa: E402
@@ -43,7 +43,7 @@ from pyvgpu.share import Share  # noqa: E402
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-NODES = 5000
+NODES, QUICK_NODES = 5000, 100
 TURNS = 5
 DEVICES = 8  # of a region
 PROCESSES = 16
@@ -60,10 +60,10 @@ def best(work: Callable[[], object], times: int) -> float:
     return 1e3 * min(taken)
 
 
-def known_nodes() -> dict[str, node_info.NodeInfo]:
-    """Return nodes with eight devices, and the shares of twenty pods on each."""
+def known_nodes(nodes: int) -> dict[str, node_info.NodeInfo]:
+    """Return so many *nodes* with eight devices, and the shares of twenty pods on each."""
     draw, found = random.Random(3), {}
-    for number in range(NODES):
+    for number in range(nodes):
         note = world.node(number)["metadata"]["annotations"][names.NODE_DEVICES_ANNOTATION]
         info = found[world.name_of(number)] = node_info.NodeInfo(world.name_of(number))
         info.update(annotations.read_node(note), "")
@@ -79,10 +79,10 @@ def known_nodes() -> dict[str, node_info.NodeInfo]:
     return found
 
 
-def of_nodes(times: int) -> dict[str, float]:
+def of_nodes(times: int, nodes: int) -> dict[str, float]:
     """Return how long filtering and scoring all nodes for a new shape take."""
-    known = index.Index(known_nodes())
-    called = listed.of([world.name_of(number) for number in range(NODES)])
+    known = index.Index(known_nodes(nodes))
+    called = name_lists.of([world.name_of(number) for number in range(nodes)])
     shapes = [
         pod_request.read(world.pod(1_000_000 + number, 10 + number, 4 + number)).shape
         for number in range(times)
@@ -94,10 +94,10 @@ def of_nodes(times: int) -> dict[str, float]:
     return {"judge": judged, "score": scored}
 
 
-def of_names(times: int) -> float:
+def of_names(times: int, nodes: int) -> float:
     """Return how long it takes to look up names, and to write those that fit."""
-    draw, roll = random.Random(2), listed.Roll()
-    called = [world.name_of(number) for number in range(NODES)]
+    draw, roll = random.Random(2), name_lists.Roll()
+    called = [world.name_of(number) for number in range(nodes)]
     for name in called:
         roll.number(name)
     draw.shuffle(called)
@@ -105,9 +105,9 @@ def of_names(times: int) -> float:
     text = ('"' + '","'.join(called) + '"').encode()
 
     def answer() -> object:
-        read = listed.read(text)
+        read = name_lists.read(text)
         assert read is not None
-        return listed.only(read, roll.look(read, codes, 6), 0)
+        return name_lists.only(read, roll.look(read, codes, 6), 0)
 
     return best(answer, times)
 
@@ -154,15 +154,20 @@ def of_decoding(times: int) -> float:
     return best(decode, times)
 
 
-def measure() -> dict[str, float]:
+def measure(nodes: int) -> dict[str, float]:
     """Return all figures of this process, in ms."""
-    return {**of_nodes(8), "names": of_names(20), **of_ledgers(200), "decode": of_decoding(200)}
+    return {
+        **of_nodes(8, nodes),
+        "names": of_names(20, nodes),
+        **of_ledgers(200),
+        "decode": of_decoding(200),
+    }
 
 
-def ask(*, as_python: bool) -> Mapping[str, float]:
+def ask(*options: str, as_python: bool) -> Mapping[str, float]:
     """Return the figures of another process."""
     environment = {**os.environ, pure.WANTED: "1" if as_python else ""}
-    command = [sys.executable, __file__, "--measure"]
+    command = [sys.executable, __file__, "--measure", *options]
     found: dict[str, float] = json.loads(subprocess.check_output(command, env=environment))
     return found
 
@@ -172,13 +177,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--measure", action="store_true", help="in this process, as JSON")
     parser.add_argument("--no-record", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="few nodes, one turn, no record")
     options = parser.parse_args()
+    nodes, count = (QUICK_NODES, 1) if options.quick else (NODES, TURNS)
     if options.measure:
-        print(json.dumps(measure()))
+        print(json.dumps(measure(nodes)))
         return 0
-    turns = [(ask(as_python=False), ask(as_python=True)) for _ in range(TURNS)]
+    more = ["--quick"] if options.quick else []
+    turns = [(ask(*more, as_python=False), ask(*more, as_python=True)) for _ in range(count)]
     taken = {
-        "nodes": NODES,
+        "nodes": nodes,
         **{
             kind: {
                 name: statistics.median(turn[at][name] for turn in turns) for name in turns[0][at]
@@ -187,7 +195,7 @@ def main() -> int:
         },
     }
     code = goals.say(controllertable.of_compiled(taken))
-    if not options.no_record:
+    if not (options.no_record or options.quick):
         host.keep(host.stamped(taken), "compiled")
     return code
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import host
 
 from pyvgpu import errors
-from pyvgpu.calibration import assumptions, calibration_record, formatting, guarantees, measured
+from pyvgpu.calibration import assumptions, calibration_record, guarantees, machine_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -61,6 +61,9 @@ def _parts(of: KitRecord) -> Iterator[str]:
         f"{of.fact('facts', 'sandbox')}; GPU kit {of.kit}. The record is `{of.path.name}` in "
         "`benchmarks/results/gpu/`.\n"
     )
+    if of.conditions:
+        yield "Conditions:\n"
+        yield "".join(f"- {condition}\n" for condition in of.conditions)
     judged = guarantees.judge(of)
     yield _table(
         ("guarantee", "verdict", "tried", "words"),
@@ -82,11 +85,11 @@ def _parts(of: KitRecord) -> Iterator[str]:
 
 def _figures(of: KitRecord) -> Iterator[str]:
     try:
-        model = measured.model(of)
+        model = machine_values.model(of)
     except errors.UsageError:
         yield "The simulator has no model of this device, so its figures are not compared.\n"
         return
-    lines = assumptions.compare(assumptions.RowInputs(of, measured.values(of), model))
+    lines = assumptions.compare(assumptions.RowInputs(of, machine_values.values(of), model))
     differing = [line for line in lines if line.differs]
     known = sum(line.measured is not None for line in lines)
     yield f"Of {known} assumed figures, {len(differing)} differ here.\n"
@@ -96,8 +99,8 @@ def _figures(of: KitRecord) -> Iterator[str]:
             (
                 (
                     value.title,
-                    formatting.shown(value.assumed, value.unit),
-                    formatting.shown(value.measured, value.unit),
+                    assumptions.shown(value.assumed, value.unit),
+                    assumptions.shown(value.measured, value.unit),
                     value.consequence,
                 )
                 for value in differing
@@ -110,7 +113,7 @@ def _cuda(of: KitRecord) -> str:
     return f"{version // 1000}.{version % 1000 // 10}" if isinstance(version, int) else "unknown"
 
 
-def _words(judged: guarantees.Judged) -> str:
+def _words(judged: guarantees.JudgedGuarantee) -> str:
     return f'"{judged.words}" ({judged.source})' if judged.words else ""
 
 

@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import re
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -55,6 +56,12 @@ def short_name() -> str:
     """Return a name of the machine that fits into a file name: its processor and cores."""
     words = re.findall(r"[a-z0-9]+", _cpu().lower())
     return "-".join([*words[:3], f"{os.cpu_count()}c"])
+
+
+def free_port() -> int:
+    """Return a TCP port on which no program of this machine listens now."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 def _cpu() -> str:

@@ -1,6 +1,6 @@
 """Two tenants of one simulated H100 by each means of sharing it: turns, quotas, MPS, MIG.
 
-    python benchmarks/isolation.py [--json]
+    python benchmarks/isolation.py [--quick] [--json]
 
 Each tenant launches the same kernels, all at once, and reads from the device's own clock when
 they ran; so a busy host changes little. Printed for the time in which both had work: kernels of
@@ -23,7 +23,7 @@ from pyvgpu.replay import environments
 from pyvgpu.simulation import simulator
 
 KERNEL_NS = 2_000_000
-KERNELS = 300
+KERNELS, QUICK_KERNELS = 300, 20
 SMS = 132
 INSTANCE_SMS = 60  # of a 3g.40gb: a kernel that wants more takes longer, which the simulator
 # computes for clients of MPS only
@@ -88,10 +88,10 @@ class Seen:
     slowest: float  # of a hundred
 
 
-def run(means: Means, sms: int) -> list[Seen]:
-    """Run the tenants together, with kernels of so many SMs."""
+def run(means: Means, sms: int, kernels: int = KERNELS) -> list[Seen]:
+    """Run the tenants together, with so many *kernels* each of so many SMs."""
     ns = KERNEL_NS * max(1, sms / INSTANCE_SMS) if "mig" in means.machine else KERNEL_NS
-    program = [sys.executable, "-c", TENANT, str(round(ns)), str(2 * sms), str(KERNELS)]
+    program = [sys.executable, "-c", TENANT, str(round(ns)), str(2 * sms), str(kernels)]
     with tempfile.TemporaryDirectory(prefix="pyvgpu-isolation-") as place:
         libraries = environments.bare(Path(place))
         started = [_start(means, options, program, libraries) for options in means.options]
@@ -150,11 +150,13 @@ def main() -> None:
     """Print the table, or JSON."""
     parser = argparse.ArgumentParser(description="Measure means of sharing on the simulator.")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    as_json = parser.parse_args().json
+    parser.add_argument("--quick", action="store_true", help="roughly: fewer kernels")
+    options = parser.parse_args()
+    kernels = QUICK_KERNELS if options.quick else KERNELS
     rows: list[dict[str, Any]] = []
     for means in ALL:
         for sms in (SMS // 4, SMS):
-            seen = run(means, sms)
+            seen = run(means, sms, kernels)
             rows.append(
                 {
                     "means": means.name,
@@ -162,7 +164,7 @@ def main() -> None:
                     "tenants": [dataclasses.asdict(one) for one in seen],
                 }
             )
-    if as_json:
+    if options.json:
         print(json.dumps(rows, indent=1))
         return
     for row in rows:

@@ -10,7 +10,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from pyvgpu import oversubscription
-from pyvgpu.oversubscription import Action, State, Tenant
+from pyvgpu.oversubscription import MovableTenant, MoveAction, TenantState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Program:
     """A program of a tenant; its work does not pass while it is not on the device."""
 
-    tenant: Tenant
+    tenant: MovableTenant
     work_seconds: float
     rest_seconds: float
     draw: Callable[[float], float] = float  # the length of a rest, from its mean
@@ -51,20 +51,22 @@ class Model:
         self.programs = {program.tenant.key: program for program in programs}
         self.now = 0.0
         self.log: list[float] = []  # when tenants were moved
-        self._seconds = {Action.SUSPEND: suspend_seconds, Action.RESUME: resume_seconds}
+        self._seconds = {MoveAction.SUSPEND: suspend_seconds, MoveAction.RESUME: resume_seconds}
         self._step = step_seconds
         self._shared = shared
-        self._moving: tuple[float, str, State] | None = None
+        self._moving: tuple[float, str, TenantState] | None = None
 
     @property
-    def tenants(self) -> list[Tenant]:
+    def tenants(self) -> list[MovableTenant]:
         """The tenants as they are now."""
         return [program.tenant for program in self.programs.values()]
 
     def step(self) -> None:
         """Let one step pass; AssertionError if the policy exceeds the device."""
         self.now += self._step
-        working = sum(x.works and x.tenant.state is State.RUNNING for x in self.programs.values())
+        working = sum(
+            x.works and x.tenant.state is TenantState.RUNNING for x in self.programs.values()
+        )
         for program in self.programs.values():
             self._work(program, self._step / (working if self._shared and working else 1))
         if self._moving and self.now >= self._moving[0]:
@@ -74,7 +76,7 @@ class Model:
         move = oversubscription.decide(self.pool, self.tenants, self.now)
         if move is not None:
             self._begin(move)
-        on_device = [x for x in self.tenants if x.state is not State.SUSPENDED]
+        on_device = [x for x in self.tenants if x.state is not TenantState.SUSPENDED]
         assert sum(x.memory for x in on_device) <= self.pool.memory
         assert sum(x.vcore for x in on_device) <= self.pool.vcore
 
@@ -85,18 +87,18 @@ class Model:
     def _begin(self, move: oversubscription.Move) -> None:
         assert self._moving is None
         moved = self.programs[move.key].tenant
-        after = State.SUSPENDED if move.action is Action.SUSPEND else State.RUNNING
-        if move.action is Action.SUSPEND:
+        after = TenantState.SUSPENDED if move.action is MoveAction.SUSPEND else TenantState.RUNNING
+        if move.action is MoveAction.SUSPEND:
             candidate = self.programs[move.for_key].tenant
             is_idle = self.now - max(moved.worked, moved.since) >= moved.rules.idle_seconds
             part = min(1.0, moved.weight / max(x.weight for x in self.tenants))
             had_slice = self.now - moved.since >= moved.rules.slice_seconds * part
             assert is_idle or (had_slice and not candidate.is_new)
-        counted = not (move.action is Action.RESUME and moved.is_new)
+        counted = not (move.action is MoveAction.RESUME and moved.is_new)
         if counted:
             self.log.append(self.now)
         moves = (*moved.moves, self.now) if counted else moved.moves
-        self._set(move.key, state=State.MOVING, since=self.now, moves=moves[-64:])
+        self._set(move.key, state=TenantState.MOVING, since=self.now, moves=moves[-64:])
         self._moving = (self.now + self._seconds[move.action], move.key, after)
 
     def _work(self, program: Program, device_seconds: float) -> None:
@@ -104,14 +106,14 @@ class Model:
             self._turn(program)
         if not program.works:
             program.left -= self._step
-        elif program.tenant.state is State.RUNNING:
+        elif program.tenant.state is TenantState.RUNNING:
             if not program.has_room:
                 program.has_room = True
                 program.waits.append(self.now - program.began)
             program.left -= device_seconds
             program.had += device_seconds
             self._set(program.tenant.key, worked=self.now)
-        elif program.tenant.state is State.SUSPENDED and program.tenant.wanted is None:
+        elif program.tenant.state is TenantState.SUSPENDED and program.tenant.wanted is None:
             self._set(program.tenant.key, wanted=self.now)
 
     def _turn(self, program: Program) -> None:

@@ -27,9 +27,9 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 import controllertable  # noqa: E402
-import doors  # noqa: E402
 import goals  # noqa: E402
 import host  # noqa: E402
+import https_server  # noqa: E402
 import schedulerworld as world  # noqa: E402
 
 if TYPE_CHECKING:
@@ -60,13 +60,13 @@ class Cluster:
         trust = ssl.create_default_context(cadata=self.started["authorities"])
         plain = socket.create_connection(("127.0.0.1", self.started["port"]))
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._connection = http.client.HTTPConnection(doors.HOST)
-        self._connection.sock = trust.wrap_socket(plain, server_hostname=doors.HOST)
+        self._connection = http.client.HTTPConnection(https_server.HOST)
+        self._connection.sock = trust.wrap_socket(plain, server_hostname=https_server.HOST)
 
     def ask(self, verb: str, body: bytes) -> tuple[float, Any]:
         """Return the seconds of a request, to the last byte of its answer, and the answer."""
         begun = time.perf_counter()
-        self._connection.request("POST", f"/scheduler/{verb}", body, doors.JSON)
+        self._connection.request("POST", f"/scheduler/{verb}", body, https_server.JSON)
         answer = self._connection.getresponse()
         content = answer.read()
         seconds = time.perf_counter() - begun
@@ -152,7 +152,10 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument("--nodes", type=int, default=LARGE, help="of the larger cluster")
     parser.add_argument("--no-record", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="few nodes and requests, no record")
     options = parser.parse_args()
+    if options.quick:
+        options.nodes, options.requests, options.no_record = 50, 10, True
     with tempfile.TemporaryDirectory(prefix="pyvgpu-bench-") as name:
         small = measure(Path(name), SMALL * options.nodes // LARGE, options.requests)
         large = measure(Path(name), options.nodes, options.requests)

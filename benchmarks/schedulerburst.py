@@ -70,7 +70,10 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=500)
     parser.add_argument("--pods", type=int, default=1000)
     parser.add_argument("--no-record", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="few nodes and pods, no record")
     options = parser.parse_args()
+    if options.quick:
+        options.nodes, options.pods, options.no_record = 5, 20, True
     rows: dict[str, dict[str, float]] = {}
     nodes = [f"bench-{number:04}" for number in range(options.nodes)]
     with tempfile.TemporaryDirectory() as folder:

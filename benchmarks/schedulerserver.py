@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
-import doors
+import https_server
 import schedulerworld as world
 
 from pyvgpu.controller.scheduler import cache, extender, node_annotation_reader, pod_request
-from pyvgpu.controller.scheduler.shell import cache_check, cache_watch, leader, verbs
+from pyvgpu.controller.scheduler.shell import cache_check, cache_watch, extender_routes, verbs
 from pyvgpu.http import replies, tls_server
-from pyvgpu.kube import process_tuning
+from pyvgpu.kube import apiserver, process_tuning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +52,7 @@ def read(known: cache.Cache, path: Path) -> Iterator[str]:
 
 
 def see(known: cache.Cache, thing: dict[str, Any]) -> None:
-    """Update the cache with a node or a pod, as watching.py does."""
+    """Update the cache with a node or a pod, as agent_watch.py does."""
     meta = thing["metadata"]
     if "namespace" in meta:
         known.see_pod(f"{meta['namespace']}/{meta['name']}", pod_request.read(thing, KEYS))
@@ -74,10 +74,11 @@ def tell(known: cache.Cache, news: Iterator[str], per_second: float) -> None:
         time.sleep(max(0.0, due - time.monotonic()))
 
 
-class Lists:
+class Lists(apiserver.ApiServer):
     """The API server's lists of nodes and pods, as JSON in pages."""
 
     def __init__(self, path: Path, size: int) -> None:
+        super().__init__(None)
         things: dict[str, list[Any]] = {cache_watch.NODES: [], cache_watch.PODS: []}
         with path.open() as file:
             for line in file:
@@ -86,17 +87,21 @@ class Lists:
                 for thing in json.loads(line)["items"]:
                     pod = "namespace" in thing["metadata"]
                     things[cache_watch.PODS if pod else cache_watch.NODES].append(thing)
-        self._pages = {
-            kind: [json.dumps(found[at : at + size]) for at in range(0, len(found), size)]
-            for kind, found in things.items()
-        }
+        self._pages = {kind: list(_pages(found, size)) for kind, found in things.items()}
 
-    def pages(
-        self, path: str, _query: dict[str, str], _size: int
-    ) -> Iterator[tuple[list[dict[str, Any]], str]]:
-        """Yield the pages of the list at *path*, as ApiServer.pages() does."""
-        for page in self._pages[path]:
-            yield json.loads(page), ""
+    def _read(self, request: Any) -> bytes:
+        """Return the page that *request* is for."""
+        return self._pages[request.path][int(request.query["continue"] or 0)]
+
+
+def _pages(things: list[Any], size: int) -> Iterator[bytes]:
+    """Yield a list in pages of *size* objects, as the API server writes them."""
+    for number, at in enumerate(range(0, len(things), size), 1):
+        following = str(number) if at + size < len(things) else ""
+        meta = {"resourceVersion": "1", "continue": following}
+        page = {"kind": "List", "apiVersion": "v1", "metadata": meta}
+        page["items"] = things[at : at + size]
+        yield json.dumps(page, separators=(",", ":")).encode()
 
 
 class CpuTimes:
@@ -123,6 +128,7 @@ def memory(field: str) -> int:
 
 def main() -> None:
     """Load the world, print the address, and serve until the input ends."""
+    process_tuning.collect_rarely()
     begun = time.monotonic()
     comparing = sys.argv[2] == "compare"
     known = cache.Cache(cache.SchedulerSettings(resync_seconds=0.0 if comparing else 300.0))
@@ -130,17 +136,17 @@ def main() -> None:
     news = read(known, Path(sys.argv[1]))
     next(news)
     answering = verbs.Verbs(decider, None, lambda: KEYS, tuple, ())  # type: ignore[arg-type]
-    served = leader.Desk(lambda: None)
+    served = extender_routes.ExtenderRoutes(lambda: None)
     served.begin(Term(dict(answering.all)))  # type: ignore[arg-type]
     times = CpuTimes()
-    door = doors.Door(
+    server = https_server.HttpsServer(
         lambda where, context, _: tls_server.TlsServer(
             where,
             served.routes,
             context,
             times.observe,
-            most_bytes=leader.MOST_BYTES,
-            quick=leader.QUICK,
+            most_bytes=extender_routes.MOST_BYTES,
+            quick=extender_routes.QUICK,
         )
     )
     lists = Lists(Path(sys.argv[1]), cache_check.PAGE) if comparing else None
@@ -150,8 +156,8 @@ def main() -> None:
         "seconds": time.monotonic() - begun,
         "pods": len(known.pods),
         "nodes": len(known.nodes),
-        "port": door.address[1],
-        "authorities": door.bundle.authorities,
+        "port": server.address[1],
+        "authorities": server.bundle.authorities,
     }
     print(json.dumps(started), flush=True)
     work = (drift.run, threading.Event()) if comparing else (tell, known, news, float(sys.argv[2]))

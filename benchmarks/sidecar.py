@@ -313,7 +313,11 @@ def main() -> int:
     add("--pods", type=int, default=10_000, metavar="N", help="for one controller (%(default)s)")
     add("--only", default="latency,burst,many", metavar="PARTS", help="some of %(default)s")
     add("--no-record", action="store_true", help="write no record")
+    add("--quick", action="store_true", help="few Jobs and pods, no record")
     options = parser.parse_args()
+    if options.quick:
+        options.jobs, options.burst, options.real, options.pods = 1, 5, 2, 20
+        options.no_record = True
     only = options.only.split(",")
     rig.apply(sidecars.RIGHTS)
     record: dict[str, Any] = {

@@ -133,7 +133,7 @@ def measure(port: int, authorities: str, count: int, at_once: int) -> dict[str, 
     return found
 
 
-def run(count: int) -> dict[str, Any]:
+def run(count: int, nodes: int) -> dict[str, Any]:
     """Start everything, and measure: the answers, and the memory at its most."""
     with small_api.running() as (api, connection), tempfile.TemporaryDirectory() as folder:
         api.put(PLACE.secret, {"metadata": {"name": PLACE.name}})
@@ -141,11 +141,11 @@ def run(count: int) -> dict[str, Any]:
             hooks = [{"name": "a.io", "clientConfig": {}}]
             api.put(path, {"metadata": {"uid": uid}, "webhooks": hooks})
         small_api.FEW = 500  # objects on a page, as the API server has it
-        for number in range(NODES):
+        for number in range(nodes):
             api.put(f"/api/v1/nodes/n{number}", node(number))
         config = Path(folder) / "kubeconfig"
         small_api.write_kubeconfig(config, connection)
-        port, health = free_port(), free_port()
+        port, health = host.free_port(), host.free_port()
         command = [runner.PYVGPU, "webhook", "--kubeconfig", config, "--namespace", "pyvgpu"]
         where = ["--serve", f"127.0.0.1:{port}", "--listen", str(health)]
         process = subprocess.Popen([*command, *where])
@@ -153,7 +153,7 @@ def run(count: int) -> dict[str, Any]:
 
         def publish() -> None:
             for number in range(1 << 30):
-                api.put(f"/api/v1/nodes/n{number % NODES}", node(number % NODES))
+                api.put(f"/api/v1/nodes/n{number % nodes}", node(number % nodes))
                 if stop.wait(1 / CHANGES_A_SECOND):
                     return
 
@@ -178,13 +178,6 @@ def most_memory(pid: int) -> int:
     """Return the KiB that a process had in memory at its most."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0])
-
-
-def free_port() -> int:
-    """Return a free port."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def until_ready(port: int) -> None:
@@ -218,9 +211,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--answers", type=int, default=2000, metavar="N", help="of each kind")
     parser.add_argument("--no-record", action="store_true", help="write no record")
+    parser.add_argument("--quick", action="store_true", help="few nodes and answers, no record")
     options = parser.parse_args()
-    record = host.stamped({"nodes": NODES, **run(options.answers)})
-    if not options.no_record:
+    nodes, answers = (20, 20) if options.quick else (NODES, options.answers)
+    record = host.stamped({"nodes": nodes, **run(answers, nodes)})
+    if not (options.no_record or options.quick):
         host.keep(record, "webhook", samples=("answers",))
     print(sidecartable.table(unjudged(record)))
     return goals.say(controllertable.of_webhook(record))

@@ -7,7 +7,7 @@ import laws
 import pytest
 
 from pyvgpu import errors
-from pyvgpu.calibration import calibration_record, measured
+from pyvgpu.calibration import calibration_record, machine_values
 
 
 def test_named_laws_are_as_documented():
@@ -19,7 +19,7 @@ def test_named_laws_are_as_documented():
 
 def test_h100_law_matches_its_record():
     folder = Path(__file__).parents[2] / "benchmarks" / "results" / "gpu"
-    seen = measured.values(
+    seen = machine_values.values(
         calibration_record.load(folder / "2026-11-26-nvidia-h100-80gb-hbm3.json")
     )
     law = dataclasses.asdict(laws.named("h100").device)

@@ -56,7 +56,7 @@ here=$(dirname "$(readlink -f "$0")")
 unset PYTHONPATH
 export PYTHONHOME="$here/usr/local"
 exec "$here/{loader}" --library-path "$here/usr/local/lib/native" "$here/{python}" -BPs \\
-    -c 'import sys; from pyvgpu import cli; sys.exit(cli.kubectl_main())' "$@"
+    -c 'import sys; from pyvgpu import __main__ as it; sys.exit(it.kubectl())' "$@"
 """
 
 

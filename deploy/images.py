@@ -130,8 +130,8 @@ def python(root: pathlib.Path) -> None:
     shutil.copy(pathlib.Path(sys.executable).resolve(), program)
     command = program.with_name("pyvgpu")
     command.write_text(
-        f"#!/{PREFIX}/bin/{program.name}\nimport sys\n\nfrom pyvgpu import cli\n\n"
-        "sys.exit(cli.main())\n"
+        f"#!/{PREFIX}/bin/{program.name}\nimport sys\n\nfrom pyvgpu import __main__\n\n"
+        "sys.exit(__main__.main())\n"
     )
     command.chmod(0o755)
 

@@ -116,7 +116,7 @@ def sees(agent, space, name, units):
 def test_pod_with_a_killed_sandbox_gets_its_quota_again(space, agent, runtime):
     pod = stays(space, "p", 30, 8)
     sees(agent, space, "p", 8)
-    (seen,) = runtime.seen(pod["metadata"]["uid"])
+    (seen,) = runtime.newest(pod["metadata"]["uid"])
     agents.kill_sandbox(seen.pod)
     space.until(
         "pods",
@@ -160,7 +160,7 @@ def test_container_restarted_before_the_agent_registers_has_its_quota(space, age
     sees(agent, space, "p", 8)
     agent.stop(signal.SIGKILL)
     agents.restart_kubelet()
-    (seen,) = runtime.seen(pod["metadata"]["uid"])
+    (seen,) = runtime.newest(pod["metadata"]["uid"])
     runtime.stop(seen.id, 1, kill=True)
     again = space.until(
         "pods",
@@ -285,6 +285,34 @@ def test_deployments_only_pod_waits_until_there_is_room(space, full):
     sees(full, space, name, 8)
     assert space.read("pods", name)["metadata"]["uid"] == uid
     space.server.call("DELETE", space.path("deployments", "d"))
+
+
+def bind(space, name, vcore):
+    """Create a pod for another scheduler, and bind it as that would: by totals, or carelessly."""
+    pod = rig.pod(name, container("a", vcore, 8, STAYS), schedulerName="another")
+    space.create("pods", pod)
+    binding = {"metadata": {"name": name}, "target": {"kind": "Node", "name": agents.NODE}}
+    space.server.call("POST", f"{space.path('pods', name)}/binding", body=binding)
+
+
+def test_pod_that_another_scheduler_has_bound_starts(space, idle):
+    bind(space, "p", 70)
+    space.until("pods", "p", lambda current: rig.runs(current, "a"))
+    sees(idle, space, "p", 8)
+
+
+def test_pod_that_another_scheduler_has_bound_to_a_full_node_waits(space, full):
+    """kubelet itself fails one that exceeds the node's total, as with any device plugin."""
+    bind(space, "p", 70)
+    space.until_event("p", "VGPUWaits", NO_ROOM)
+    bind(space, "careless", 50)
+    failed = space.until("pods", "careless", rig.has_ended)
+    assert failed["status"]["reason"].startswith(("OutOf", "UnexpectedAdmissionError"))
+    is_refused_again(full, 2)
+    assert rig.phase(space.read("pods", "p")) == "Pending"
+    make_room(space)
+    space.until("pods", "p", lambda current: rig.runs(current, "a"))
+    sees(full, space, "p", 8)
 
 
 def test_job_waits_for_room_without_failing(space, full):

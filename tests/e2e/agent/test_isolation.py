@@ -4,6 +4,7 @@ import os
 import signal
 
 import agents
+import mig_agents
 import mig_node
 import pytest
 import rig
@@ -23,16 +24,10 @@ SEES = f"ls /dev/nvidia-caps > /dev/termination-log; {STAYS}"
 @pytest.fixture(scope="module", name="own")
 def fixture_own(running, tmp_path_factory):
     """An agent on a node with a GPU in MIG mode without instances, and a GPU that MPS divides."""
-    running.until_idle()
-    running.stop()
-    made = agents.Agent(tmp_path_factory.mktemp("own"), "h100:mig=none,h100")
-    mig_node.capabilities(made.root / "proc")
-    begin(made)
-    try:
+    folder = tmp_path_factory.mktemp("own")
+    with mig_agents.in_place_of(running, folder, "h100:mig=none,h100") as made:
+        begin(made)
         yield made
-        made.until_idle()
-    finally:
-        made.stop()
 
 
 @pytest.fixture(name="divided")

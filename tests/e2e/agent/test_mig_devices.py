@@ -1,6 +1,7 @@
 """MIG devices that the administrator made, shared by pods of a real cluster."""
 
 import agents
+import mig_agents
 import mig_node
 import pytest
 import rig
@@ -17,19 +18,13 @@ STAYS = "trap 'exit 0' TERM; while true; do sleep 0.1; done"
 @pytest.fixture(name="divided")
 def fixture_divided(running, tmp_path_factory):
     """An agent on a node with a GPU in MIG mode that has two instances."""
-    running.until_idle()
-    running.stop()
-    made = agents.Agent(tmp_path_factory.mktemp("own"), "h100:mig=3g.40gb+2g.20gb")
-    mig_node.capabilities(made.root / "proc")
-    before = made.registrations()
-    made.begin()
-    try:
+    folder = tmp_path_factory.mktemp("own")
+    with mig_agents.in_place_of(running, folder, "h100:mig=3g.40gb+2g.20gb") as made:
+        before = made.registrations()
+        made.begin()
         made.wait(lambda: made.registrations() == before + 2)
         made.wait(lambda: made.allocatable().get(names.VCORE_RESOURCE) == "200")
         yield made
-        made.until_idle()
-    finally:
-        made.stop()
 
 
 def pod(name, script, vcore):

@@ -3,7 +3,6 @@
 import itertools
 import json
 import os
-import shutil
 import signal
 import subprocess
 
@@ -11,6 +10,7 @@ import agents
 import killing
 import pytest
 import rig
+import waiting
 from agents import UNIT, container
 
 from pyvgpu.deviceplugin.kubelet import checkpoint_file
@@ -67,7 +67,7 @@ def test_restarted_containers_keep_their_grants(staying, agent, runtime, order):
     killer.kill(list(order))
     assert ids(staying) == before  # running containers continue
     for pod in staying.pods():
-        (seen,) = runtime.seen(pod["metadata"]["uid"])
+        (seen,) = runtime.newest(pod["metadata"]["uid"])
         runtime.stop(seen.id, 1, kill=True)
     for units in SIZES:
         runs_again(staying, agent, units, before)
@@ -81,7 +81,7 @@ def test_containers_keep_their_grants_after_a_node_restart(staying, agent):
     killing.cluster("stop", "kubelet")
     end_all_tasks()
     killing.cluster("stop", "containerd")
-    shutil.rmtree(agent.folder / "run")  # tmpfs content is lost
+    waiting.until_removed(agent.folder / "run")  # tmpfs content is lost
     for file in agent.specifications.glob("pyvgpu.io-grant-*"):
         file.unlink()
     killing.cluster("start", "containerd")

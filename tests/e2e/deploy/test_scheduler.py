@@ -17,7 +17,7 @@ import waiting
 from agents import NODE, container, said
 
 from pyvgpu import names
-from pyvgpu.controller.scheduler.shell import leader_label, requeue
+from pyvgpu.controller.scheduler.shell import leader_label, session
 from pyvgpu.kube import apiserver
 
 pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.timeout(400)]
@@ -162,7 +162,7 @@ def test_scheduler_may_only_label_its_own_pods(scheduler, tmp_path):
 
     own, (other, *_) = replicas(scheduler)[0], made.webhooks(scheduler)
     change(own, "labels", leader_label.LABEL)
-    change(own, "annotations", requeue.ANNOTATION)
+    change(own, "annotations", session.WOKEN_ANNOTATION)
     for pod, part, key in (
         (other, "labels", leader_label.LABEL),
         (own, "labels", "app"),

@@ -156,7 +156,7 @@ def test_prepared_claims_survive_kills(space, agent, runtime):
     assert rig.state(space.read("pods", "p"), "main")["restartCount"] == 0
     claimed.start(space, "r", STAYS, request(10, "1Gi"))
     space.until("pods", "r", lambda current: rig.runs(current, "main"))
-    (seen,) = runtime.seen(pod["metadata"]["uid"])
+    (seen,) = runtime.newest(pod["metadata"]["uid"])
     agents.kill_sandbox(seen.pod)
     space.until(
         "pods",

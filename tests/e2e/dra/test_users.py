@@ -17,7 +17,7 @@ from claimants import consumed, container
 
 from pyvgpu import errors
 from pyvgpu.allocator import elastic
-from pyvgpu.controller.claims import claim_explanation, collecting, templates
+from pyvgpu.controller.claims import claim_explanation, template_collector, templates
 from pyvgpu.kube import apiserver
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -121,7 +121,7 @@ def test_limits_become_claims_with_collected_templates(space, tmp_path):
     rig.write_kubeconfig(config, "pyvgpu", "claim-controller")
     gone = []
     rights = apiserver.connect(str(config))
-    collector = collecting.Collector(rights, lambda: True, lambda: gone.append(1))
+    collector = template_collector.TemplateCollector(rights, lambda: True, lambda: gone.append(1))
     before = listed(space)
     now = {"gracePeriodSeconds": 0}
     space.server.call("DELETE", space.path("pods", "several"), body=now)

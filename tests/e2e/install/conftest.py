@@ -1,6 +1,7 @@
 """Fixtures: the whole chart, installed with helm on a node with simulated devices."""
 
 import agents
+import audit_log
 import charts
 import pytest
 
@@ -24,7 +25,13 @@ def monitoring_kinds():
 
 
 @pytest.fixture(scope="session")
-def release(images, folder, monitoring_kinds):
+def audited():
+    """The length of the audit log before the installation."""
+    return audit_log.size()
+
+
+@pytest.fixture(scope="session")
+def release(images, folder, monitoring_kinds, audited):
     """Install the chart with a second kube-scheduler; return its values file.
 
     There is no cluster DNS, so the extender's Service has a fixed cluster IP.

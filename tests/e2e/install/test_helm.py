@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 
 import agents
+import audit_log
 import charted
 import charts
 import documented
+import permissions
 import pytest
 import rig
 import undisturbed
@@ -155,6 +157,38 @@ def test_profile_change_and_rollback_disturb_no_running_pod(space, running, rele
     undisturbed.has_devices()
     undisturbed.check(space, running)
     undisturbed.run_beside(space, "ours", 50, 8)
+
+
+ALL = audit_log.EVERYWHERE
+# Permissions that the tests of this file do not need, and what does.
+ELSEWHERE: dict[audit_log.Permission, str] = {
+    ("agent", ALL, "events", "create"): "pods that wait: agent/test_grants.py",
+    ("agent", ALL, "pods", "delete"): "pods that can never start: agent/test_grants.py",
+    ("agent", ALL, "pods", "get"): "a pod that starts before its watch has delivered it",
+    ("scheduler", ALL, "events", "create"): "pods that wait: scheduler/test_together.py",
+    ("scheduler", ALL, "pods", "get"): "a binding that got no answer: scheduler/test_burst.py",
+    ("scheduler", ALL, "pods/eviction", "create"): "preemption: scheduler/test_together.py",
+    ("sidecar-controller", ALL, "events", "create"): "sidecar/test_jobs.py, and the next four",
+    ("sidecar-controller", ALL, "jobs", "get"): "the number of restarts",
+    ("sidecar-controller", ALL, "jobs", "patch"): "a higher backoffLimit",
+    ("sidecar-controller", ALL, "pods", "patch"): "sidecars of completed pods",
+    ("sidecar-node", ALL, "events", "list"): "a restart that kubelet has begun",
+    ("sidecar-controller", "pyvgpu", "leases", "delete"): "nodes that are gone",
+    ("status-page", ALL, "subjectaccessreviews", "create"): "viewers: scheduler/test_status.py",
+    ("status-page", ALL, "tokenreviews", "create"): "the same",
+    ("status-page", "pyvgpu", "configmaps pyvgpu-status-page", "patch"): "after five minutes",
+}
+
+
+def test_programs_need_all_their_permissions_and_no_other(release, running, audited):
+    """By the API server's audit log."""
+    granted = permissions.granted(charted.documents(values=json.loads(release.read_text())))
+    every = audit_log.permissions(granted)
+    asked = set(audit_log.requests(audited))
+    assert not {request for request in asked if not request.allowed}
+    assert {request.account for request in asked} >= granted.keys()
+    assert audit_log.unused(every, asked) - ELSEWHERE.keys() == set()
+    assert ELSEWHERE.keys() <= every
 
 
 def test_removal_leaves_only_running_pods(space, running, release, folder):

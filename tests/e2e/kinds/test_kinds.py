@@ -69,6 +69,8 @@ def test_cluster_is_of_its_kind(space):
         assert info["kubeletVersion"] == f"v{version}"
     if version := os.environ.get("CLUSTER_CONTAINERD"):
         assert info["containerRuntimeVersion"].removeprefix("containerd://") == version
+    if version := os.environ.get("CLUSTER_CRIO"):
+        assert info["containerRuntimeVersion"] == f"cri-o://{version}"
     if os.environ.get("CLUSTER_CDI") == "false":
         settings = pathlib.Path(os.environ["CLUSTER_HOME"], "run/containerd.toml").read_text()
         assert "enable_cdi = false" in settings

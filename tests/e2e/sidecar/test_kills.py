@@ -93,7 +93,7 @@ def test_killed_api_server_loses_no_pod(space, parts, runtime):
         found = [
             container
             for uid in uids
-            for container in runtime.seen(uid)
+            for container in runtime.newest(uid)
             if container.name == "main"
         ]
         return len(found) == len(uids) and all(container.exited for container in found)

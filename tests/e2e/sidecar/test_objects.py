@@ -60,6 +60,25 @@ def test_with_never_a_failed_main_container_waits_for_the_others(space, parts):
     assert space.until("pods", "p", sidecars.record)
 
 
+@pytest.mark.parametrize("at", [None, "9999-12-31T23:59:59Z"])
+def test_main_container_may_have_ended_at_any_time_or_none(space, parts, at):
+    create(space, main(), paper.sidecar())
+    paper.say(space, "p", paper.ended("main", 0, at=at), paper.running("side"))
+    assert space.until("pods", "p", sidecars.record)
+
+
+def test_pod_with_a_time_that_no_program_can_read_disturbs_no_other(space, parts):
+    """The API server sends it in the year 10000, and itself refuses each patch of that pod."""
+    create(space, main(), paper.sidecar(), name="odd")
+    paper.say(
+        space, "odd", paper.ended("main", 0, at="9999-12-31T23:59:59-01:00"), paper.running("side")
+    )
+    parts.wait_for_line("controller", f"pod {space.name}/odd: the main containers are done")
+    create(space, main(), paper.sidecar())
+    paper.say(space, "p", paper.ended("main", 0), paper.running("side"))
+    assert space.until("pods", "p", sidecars.record)
+
+
 @pytest.mark.row(7)
 @pytest.mark.parametrize(
     ("containers", "more", "why"),

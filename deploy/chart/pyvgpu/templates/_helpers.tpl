@@ -73,6 +73,27 @@ affinity: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end -}}
 
+{{/* The same of a DaemonSet of the agent. With agent.gpuNodesOnly only nodes with a label that says
+that they have a GPU: ours, or one of Node Feature Discovery, GPU Feature Discovery, GKE, EKS, AKS. */}}
+{{- define "pyvgpu.agentPlacing" -}}
+{{- $values := .Values.agent -}}
+{{- if $values.gpuNodesOnly }}
+{{- if $values.affinity }}
+{{- fail "agent.gpuNodesOnly and agent.affinity exclude each other: use agent.nodeSelector for further rules" }}
+{{- end }}
+{{- $terms := list -}}
+{{- range list "pyvgpu.io/gpu-node" "nvidia.com/gpu.present" "feature.node.kubernetes.io/pci-10de.present" "feature.node.kubernetes.io/pci-0300_10de.present" "feature.node.kubernetes.io/pci-0302_10de.present" }}
+{{- $terms = append $terms (dict "matchExpressions" (list (dict "key" . "operator" "In" "values" (list "true")))) }}
+{{- end }}
+{{- range list "cloud.google.com/gke-accelerator" "k8s.amazonaws.com/accelerator" "kubernetes.azure.com/accelerator" }}
+{{- $terms = append $terms (dict "matchExpressions" (list (dict "key" . "operator" "Exists"))) }}
+{{- end }}
+{{- $affinity := dict "nodeAffinity" (dict "requiredDuringSchedulingIgnoredDuringExecution" (dict "nodeSelectorTerms" $terms)) }}
+{{- $values = mergeOverwrite (deepCopy $values) (dict "affinity" $affinity) }}
+{{- end }}
+{{- include "pyvgpu.placing" $values }}
+{{- end -}}
+
 {{- define "pyvgpu.pullSecrets" -}}
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets: {{- toYaml . | nindent 0 }}

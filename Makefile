@@ -173,9 +173,10 @@ test-drivers: build $(VENV)/.test-tools ## NVIDIA's own libraries under the shim
 test-slurm: build $(VENV)/.test-tools ## Debian's Slurm with the SPANK plugin, on simulated GPUs (root; apt-get install slurmctld slurmd libslurm-dev)
 	@$(BIN)/python -m pytest -m slurm tests/slurm $(PYTESTFLAGS)
 
-# Not in CI: Debian's docker client is too old for CDI devices.
-test-docker: build $(VENV)/.dockerd-$(MOBY) ## containers of a real dockerd on simulated GPUs, in namespaces (root; docker 25 or later, containerd, runc)
-	@PATH="$(abspath $(BIN)):$$PATH" unshare --mount --pid --fork --mount-proc \
+# Not in CI: Debian's docker client is too old for CDI devices. Its runc is too old for this dockerd, too.
+test-docker: build $(VENV)/.dockerd-$(MOBY) $(VENV)/.test-tools ## containers of a real dockerd on simulated GPUs, in namespaces (root; docker 25 or later)
+	@[ -x /var/tmp/pyvgpu-cluster/bin/runc ] || PATH="$(abspath $(BIN)):$$PATH" tests/e2e/cluster/cluster build
+	@PATH="$(abspath $(BIN)):/var/tmp/pyvgpu-cluster/bin:$$PATH" unshare --mount --pid --fork --mount-proc \
 	    $(BIN)/python -m pytest -m docker tests/docker $(PYTESTFLAGS)
 
 test-lowest: build $(VENV)/.lowest-tools ## tests with the lowest permitted versions of all dependencies

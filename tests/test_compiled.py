@@ -13,7 +13,7 @@ import pytest
 TESTS = (
     "tests/allocator/test_capacity.py",
     "tests/controller/scheduler/test_index.py",
-    "tests/controller/scheduler/test_listed.py",
+    "tests/controller/scheduler/test_name_lists.py",
     "tests/controller/scheduler/test_nodenames.py",
     "tests/pyvgpu/test_region.py",
     "tests/pyvgpu/test_words.py",

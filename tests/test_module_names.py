@@ -1,8 +1,9 @@
-"""A module is found by its name: no two modules of the product have the same file name.
+"""Modules and classes are found by their names: no two of the product have the same one.
 
 A module of a command, in pyvgpu/cli or pyvgpu/cli/kubectl, has the command's name.
 """
 
+import ast
 import collections
 
 import pure
@@ -23,3 +24,15 @@ def test_no_two_modules_have_one_name():
         and path.name not in ("__init__.py", "__main__.py")
     )
     assert [name for name, count in files.items() if count > 1] == []
+
+
+def test_no_two_classes_have_one_name():
+    found = collections.Counter(
+        node.name
+        for folder in FOLDERS
+        for path in (pure.ROOT / folder).rglob("*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    )
+    assert len(found) > 500
+    assert [name for name, count in found.items() if count > 1] == []

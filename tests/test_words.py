@@ -22,6 +22,7 @@ def fixture_find():
         pytest.param("self._is_told = True", [(1, "told")], id="part of an identifier"),
         pytest.param("class Told:", [(1, "told")], id="a class"),
         pytest.param("promised_vcore: int", [(1, "promised")], id="in another form"),
+        pytest.param("self._doors = {}", [(1, "doors")], id="a metaphor"),
         pytest.param("Who, and nobody", [(1, "who"), (1, "nobody")], id="two"),
     ],
 )
@@ -37,6 +38,7 @@ def test_banned_words_are_found_with_their_line(find, text, found):
         pytest.param('pwd.getpwnam("nobody")', id="a Unix user"),
         pytest.param("new Promise((done) => done())", id="JavaScript's class"),
         pytest.param("the whole shoulder", id="letters within words"),
+        pytest.param("a notebook outdoors", id="metaphors within words"),
     ],
 )
 def test_other_words_pass(find, text):

@@ -20,6 +20,8 @@ places = st.tuples(
     st.integers(0, 2),
     st.integers(-1, 2),
     st.integers(-1, 2 * codes.FULL),
+    st.sampled_from([0, 50]),
+    st.sampled_from([0, 16 * GIB]),
 )
 nodes = st.lists(
     st.none() | st.tuples(st.sampled_from([0, GIB, 2 * GIB]), st.lists(places, max_size=9)),
@@ -74,6 +76,31 @@ def test_consecutive_equal_units_are_looked_up_once():
     made = [capacity.Capacity(unit, (), (), ()) for unit in (1, 1, 2, 2)]
     capacity.judge_all(made, range(4), asked.append, bytearray(4))
     assert asked == [1, 2]
+
+
+def scored(need, *parts, spread=False):
+    """Score a node of oversubscribed devices with these shares: their vcore, and GiB of each."""
+    devices = [device(index, reservable=200) for index in range(len(parts))]
+    held = [
+        datatypes.Holding(datatypes.NodeShare(one.uuid, vcore, size * GIB), "other")
+        for one, (vcores, size) in zip(devices, parts, strict=True)
+        for vcore in vcores
+    ]
+    free = free_capacity.of(datatypes.NodeDevices(tuple(devices), tuple(held)))
+    pod = datatypes.Pod((datatypes.Container("a", need),))
+    return free_capacity.numbers(1, free).score(free_capacity.asked(pod), spread)
+
+
+@pytest.mark.parametrize("spread", [False, True])
+def test_nodes_on_which_no_pod_is_suspended_score_higher(spread):
+    half = datatypes.ContainerNeed(50, 40 * GIB)
+    with_room = [((), 0)], [([50], 8)], [([50], 40)], [([75, 75], 50), ([50], 40)]
+    without = [([51], 8)], [([50], 41)], [([60, 60], 45)], [([51], 8), ([75, 75], 10)]
+    lowest = min(scored(half, *parts, spread=spread) for parts in with_room)
+    highest = max(scored(half, *parts, spread=spread) for parts in without)
+    assert lowest > highest
+    fuller = scored(half, ([75, 75], 60), spread=spread)
+    assert scored(half, ([51], 8), spread=spread) > fuller
 
 
 def test_a_request_may_exceed_the_integer_range():

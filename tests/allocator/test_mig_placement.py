@@ -295,3 +295,45 @@ def test_order_of_gpus_of_one_kind_does_not_cost_search_steps():
     asked = pod(*itertools.repeat((100, 0), 9))
     assert mig_search.find(free, asked, patience) is None
     assert patience.left > 0
+
+
+@pytest.mark.parametrize(
+    ("model", "occupied", "wanted", "obstacle"),
+    [
+        pytest.param(
+            "h100", ("1g.10gb@6", "2g.20gb@2"), "4g.40gb",
+            "it takes 4 memory slices from 0, free are 0-1 4-5 7 in pieces; it has a place for "
+            "2g.20gb, 1g.20gb, 1g.10gb, 1g.10gb+me",
+            id="fragmented",
+        ),
+        pytest.param(
+            "h100", ("3g.40gb@0", "3g.40gb@4"), "1g.10gb",
+            "it takes 1 memory slice from 0 or 1 or 2 or 3 or 4 or 5 or 6, free are none; it has "
+            "a place for no other profile",
+            id="memory slices",
+        ),
+        pytest.param(
+            "h100", tuple(f"1g.10gb@{at}" for at in range(7)), "1g.20gb",
+            "it takes 2 memory slices from 0 or 2 or 4 or 6, free are 7;",
+            id="the last one",
+        ),
+        pytest.param(
+            "h100", ("1g.10gb+me@0",), "1g.10gb+me", "a GPU has at most 1 of it;", id="most"
+        ),
+        pytest.param(
+            "h100", ("2g.20gb@0", "4g.40gb@4"), "2g.20gb", "it takes 2 compute slices, of 7 6 are",
+            id="compute slices",
+        ),
+        pytest.param(
+            "h100", ("9g.90gb@0",), "1g.10gb", "instances of profiles that it does not list",
+            id="unknown",
+        ),
+    ],
+)  # fmt: skip
+def test_obstacle_to_an_instance_is_named(model, occupied, wanted, obstacle):
+    need = datatypes.ContainerNeed(1, 1)
+    profiles = mig_profiles.of_model(model)
+    said = mig_placement.short(profiles, occupied, wanted, need)
+    assert said.startswith(f"has no place for {wanted} beside {', '.join(occupied)}: ")
+    assert obstacle in said
+    assert 0 < mig_placement.lacking(profiles, occupied, wanted, need) <= 1

@@ -1,7 +1,9 @@
 """The real nvidia-smi of release 550 makes and shows MIG instances of the simulated driver."""
 
+import json
 import re
 import subprocess
+import sys
 
 import debian
 import pytest
@@ -67,6 +69,34 @@ def test_instances_are_made_listed_and_removed(smi, machine):
     smi("mig", "-lgi", code=NOT_FOUND)
     smi("-i", "0", "-mig", "0")
     assert simulator.in_mig_mode(machine) == frozenset()
+
+
+NVITOP = """
+import json, nvitop
+print(json.dumps([
+    [device.name(), [[one.name(), one.uuid(), one.memory_total()] for one in device.mig_devices()]]
+    for device in nvitop.Device.all()
+]))
+"""
+
+
+def test_nvitop_shows_the_instances(tmp_path):
+    machine = simulator.open_machine("h100:mig=3g.40gb+1g.10gb,t4", tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", NVITOP],
+        env=environment(machine),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    (divided, instances), (whole, none) = json.loads(done.stdout)
+    assert [divided, whole] == [device.name for device in machine.devices]
+    assert none == []
+    assert instances == [
+        [f"{divided} MIG {one.profile}", one.uuid, one.memory_bytes]
+        for one in simulator.mig_state(machine).instances
+    ]
 
 
 def test_order_of_creation_decides_what_fits(smi):

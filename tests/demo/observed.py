@@ -9,7 +9,7 @@ from pyvgpu.demo.observations import (
     DemoPlan,
     DemoSample,
     EventKind,
-    Holding,
+    Observation,
     Observations,
     Role,
     TenantEvent,
@@ -35,7 +35,7 @@ def sample(seconds, steady=1 * GIB, grower=6 * GIB, doomed=4 * GIB, **other):
         seconds,
         other.get("used", sum(held.values())),
         tuple(
-            Holding(
+            Observation(
                 role,
                 charged[role],
                 size,

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from pyvgpu.demo.observations import GIB, MIB, EventKind, Role, TenantEvent
-from pyvgpu.demo.oversubscribe import notebook_claims, notebook_scene, notebook_table
+from pyvgpu.demo.oversubscribe import notebook_claims, notebook_play, notebook_scene
 from pyvgpu.demo.oversubscribe.notebook_scene import (
     STEPS,
     NotebookObservations,
@@ -212,7 +212,7 @@ def test_workers_go_on_until_the_late_run_is_decided():
 
 def test_table_shows_where_the_memory_is():
     console = Console(width=100, file=io.StringIO())
-    console.print(notebook_table.table(PLAN, SAMPLES[2]))
+    console.print(notebook_play.table(PLAN, SAMPLES[2]))
     text = console.file.getvalue()
     assert (
         "second   suspended   32.00 GiB    0.00 GiB    0.00 GiB         1.00 GiB       1" in text

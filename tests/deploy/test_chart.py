@@ -244,8 +244,46 @@ def test_oversubscription_is_off_unless_a_ratio_is_set():
     options = argparse.ArgumentParser()
     device_plugin.prepare_parser(options)
     found, _ = device_plugin.settings_of(options.parse_args(said[1:]))
-    rules = oversubscription.Rules(idle_seconds=600)
+    rules = oversubscription.MoveRules(idle_seconds=600)
     assert found.oversubscription == agent_settings.Oversubscription(3, rules)
+
+
+def test_wait_for_room_is_without_end_unless_it_is_bounded():
+    ratio = ("oversubscription.ratio=2", "agent.suspend=true")
+    bounded = made(*ratio, "oversubscription.waitSeconds=600")
+    said = arguments(bounded, "DaemonSet", "agent")
+    assert set(said) - set(arguments(made(*ratio), "DaemonSet", "agent")) == {
+        "--oversubscribe-wait=600"
+    }
+
+
+@pytest.mark.parametrize(
+    ("settings", "values"),
+    [
+        pytest.param(("oversubscription.ratio=1.5",), None, id="--set, which makes it a text"),
+        pytest.param((), {"oversubscription": {"ratio": 1.5}}, id="number of a file"),
+    ],
+)
+def test_ratio_may_be_fractional(settings, values):
+    things = made("agent.suspend=true", *settings, values=values)
+    assert "--oversubscribe=1.5" in arguments(things, "DaemonSet", "agent")
+
+
+def test_host_memory_for_suspended_pods_is_set_with_suspend_only():
+    size = "agent.suspendHostMemory=64GiB"
+    given = ((size,), ("agent.suspend=true",), ("agent.suspend=true", size))
+    found = [arguments(made(*settings), "DaemonSet", "agent") for settings in given]
+    assert [[x for x in said if "host-memory" in x] for said in found] == [
+        [],
+        ["--suspend-host-memory=50%"],
+        ["--suspend-host-memory=64GiB"],
+    ]
+
+
+@pytest.mark.parametrize("ratio", ["0.5", "16.5", "17", "1.x", "-2"])
+def test_ratio_out_of_range_is_refused(ratio):
+    with pytest.raises(charted.RefusedError, match="ratio"):
+        made("agent.suspend=true", f"oversubscription.ratio={ratio}")
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,6 @@ from pyvgpu.controller.webhook import (
     devices,
     imagenames,
     review,
-    sidecars,
-    state,
     transform,
 )
 
@@ -83,7 +81,7 @@ def by_path(hooks):
 
 
 def mutation_of(path, source):
-    rules = devices.Rules(words=frozenset(WORDS.get(source, ())))
+    rules = devices.DeviceRules(words=frozenset(WORDS.get(source, ())))
     policies = POLICIES if source == "policies" else []
     admission = transform.Admission(
         settings=config.parse(yaml.safe_dump({"policies": policies}), "test")
@@ -92,7 +90,7 @@ def mutation_of(path, source):
         webhook.DEVICES: devices.mutation(rules, lambda: (T4,), gpu.no_claims),
         webhook.JUDGE: devices.validation(rules, lambda: (T4,)),
         webhook.EPHEMERAL: devices.ephemeral(rules),
-        webhook.SIDECARS: sidecars.mutation(admission, lambda: (1, 36)),
+        webhook.SIDECARS: transform.mutation(admission, lambda: (1, 36)),
         webhook.IMAGES: imagenames.mutation(renames()),
     }[path]
 
@@ -136,8 +134,8 @@ AMOUNTS = st.dictionaries(
 ANNOTATIONS = st.dictionaries(
     st.sampled_from(
         [
-            *state.KEYS,
-            f"{state.PREFIX}gpu-idx-0",
+            *devices.STATE_ANNOTATIONS,
+            f"{devices.STATE_PREFIX}gpu-idx-0",
             "note",
             names.GANG_ANNOTATION,
             names.VCORE_POLICY_ANNOTATION,
@@ -212,7 +210,7 @@ def pods(draw):
 
 def says_something(hook, mutation, pod, namespace):
     rule = hook["rules"][0]
-    request = review.Request(
+    request = review.AdmissionRequest(
         "u", rule["operations"][0], rule["resources"][0], namespace, copy.deepcopy(pod)
     )
     answer = mutation(request)

@@ -16,10 +16,10 @@ from pyvgpu.allocator import elastic
 from pyvgpu.cli import webhook
 from pyvgpu.cli.main import COMMANDS
 from pyvgpu.controller.certs import serving_certificate
-from pyvgpu.controller.claims import claim_templates, seen
+from pyvgpu.controller.claims import claim_templates, dra_objects
 from pyvgpu.controller.scheduler import pod_request
 from pyvgpu.controller.sidecar import mark_names
-from pyvgpu.controller.webhook import conversions, imagenames, state
+from pyvgpu.controller.webhook import conversions, devices, imagenames
 
 DRA = "dra.enabled=true"
 THINGS = charted.part(["sidecar/", "webhook/"], charted.SIDECARS) + charted.part(
@@ -170,7 +170,7 @@ def test_state_policy_and_webhook_have_the_same_annotations():
     noted = condition["expression"].partition("annotations")[2]
     for text in (changed, noted):
         found = re.findall(r'"([^"]+/[^"]+)"', text)
-        assert set(found) == {*state.KEYS, state.PREFIX}
+        assert set(found) == {*devices.STATE_ANNOTATIONS, devices.STATE_PREFIX}
 
 
 def test_device_conditions_are_the_same_everywhere():
@@ -216,12 +216,12 @@ def test_device_class_of_pod_claims_is_in_the_chart():
     for name in (claim_templates.CLASS, "vgpu-whole", "vgpu-h100"):
         selectors = find("DeviceClass", name)["spec"]["selectors"]
         driver, no_partition = (selector["cel"]["expression"] for selector in selectors)
-        assert seen.OF_THE_DRIVER in driver
-        assert no_partition == seen.NO_PARTITION
+        assert dra_objects.OF_THE_DRIVER in driver
+        assert no_partition == dra_objects.NO_PARTITION
     selectors = find("DeviceClass", claim_templates.MIG_CLASS)["spec"]["selectors"]
     assert [selector["cel"]["expression"] for selector in selectors] == [
-        seen.OF_THE_DRIVER,
-        seen.NO_PARTITION.replace("==", "!="),
+        dra_objects.OF_THE_DRIVER,
+        dra_objects.NO_PARTITION.replace("==", "!="),
     ]
 
 

@@ -5,6 +5,8 @@ import pytest
 import yaml
 from charted import made
 
+from pyvgpu import names
+
 VALUES = {  # the values of each workload's pods
     "agent": "agent",
     "control-nodes": "controlNodes",
@@ -253,3 +255,69 @@ def test_agents_apparmor_profile_is_a_value_beside_its_other_restrictions(settin
         for more in (settings, (*settings, given))
     )
     assert after == {**before, "appArmorProfile": {"type": "Unconfined"}}
+
+
+def agent_affinities(*settings):
+    """Return the affinity of each DaemonSet of the agents' namespace, by name."""
+    return {
+        name: thing["spec"]["template"]["spec"].get("affinity")
+        for (kind, name), thing in charted.made(charted.SIDECARS, *settings).items()
+        if kind == "DaemonSet"
+    }
+
+
+def selects(affinity, labels):
+    """Return whether nodes with *labels* satisfy a required node affinity."""
+    required = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    met = {
+        "In": lambda rule: labels.get(rule["key"]) in rule["values"],
+        "Exists": lambda rule: rule["key"] in labels,
+    }
+    return any(
+        all(met[rule["operator"]](rule) for rule in term["matchExpressions"])
+        for term in required["nodeSelectorTerms"]
+    )
+
+
+def test_agents_run_on_all_nodes_by_default():
+    assert set(agent_affinities().values()) == {None}
+
+
+GPU_LABELS = [
+    {names.GPU_NODE_LABEL: "true"},
+    {"nvidia.com/gpu.present": "true"},
+    {"feature.node.kubernetes.io/pci-10de.present": "true"},
+    {"feature.node.kubernetes.io/pci-0302_10de.present": "true"},
+    {"cloud.google.com/gke-accelerator": "nvidia-tesla-a100"},
+    {"k8s.amazonaws.com/accelerator": "nvidia-tesla-v100"},
+    {"kubernetes.azure.com/accelerator": "nvidia"},
+]
+OTHER_LABELS = [
+    {},
+    {"kubernetes.io/hostname": "n"},
+    {names.GPU_NODE_LABEL: "false"},
+    {"nvidia.com/gpu.present": "false"},
+]
+
+
+def test_agents_can_be_kept_to_nodes_with_a_label_of_a_gpu():
+    found = agent_affinities("agent.gpuNodesOnly=true")
+    assert found.pop("sidecar-node") is None  # it ends sidecars of Jobs without devices, too
+    assert found.keys() == {"agent", "control-nodes"}
+    for affinity in found.values():
+        assert [labels for labels in GPU_LABELS if not selects(affinity, labels)] == []
+        assert [labels for labels in OTHER_LABELS if selects(affinity, labels)] == []
+
+
+def test_labels_of_gpu_nodes_are_documented():
+    page = (charted.render.CHART.parents[2] / "docs" / "beside-nvidia.md").read_text()
+    affinity = agent_affinities("agent.gpuNodesOnly=true")["agent"]
+    required = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    for term in required["nodeSelectorTerms"]:
+        for rule in term["matchExpressions"]:
+            assert rule["key"].removeprefix("feature.node.kubernetes.io/") in page
+
+
+def test_an_affinity_beside_the_label_of_a_gpu_is_refused():
+    with pytest.raises(charted.RefusedError, match=r"agent\.gpuNodesOnly and agent\.affinity"):
+        charted.text(values={"agent": {"gpuNodesOnly": True, "affinity": {"podAffinity": {}}}})

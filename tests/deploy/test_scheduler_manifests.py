@@ -10,7 +10,7 @@ import release
 from pyvgpu.cli import scheduler as command
 from pyvgpu.cli.main import COMMANDS
 from pyvgpu.controller.certs import serving_certificate
-from pyvgpu.controller.scheduler.shell import leader_label, requeue
+from pyvgpu.controller.scheduler.shell import leader_label, session
 
 THINGS, (AGENT,) = (
     charted.part([prefix], "scheduler.mode=patch") for prefix in ("scheduler/", "agent/agent.yaml")
@@ -96,7 +96,7 @@ def test_policy_allows_the_schedulers_label_and_annotation():
     policy = find("ValidatingAdmissionPolicy", "pyvgpu-scheduler")["spec"]
     (rule,) = policy["validations"]
     assert f'"{leader_label.LABEL}"' in rule["expression"]
-    assert f'"{requeue.ANNOTATION}"' in rule["expression"]
+    assert f'"{session.WOKEN_ANNOTATION}"' in rule["expression"]
 
 
 def test_agents_mount_the_schedulers_key_secret():

@@ -34,11 +34,15 @@ def test_image_options_and_ports_match_this_version():
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
-def test_service_and_secret_have_the_expected_names():
+def test_service_secret_and_configmap_have_the_expected_names():
     assert find("Service", command.NAME)
-    assert find("Secret", command.NAME)
-    (rule,) = find("Role", "status-page")["rules"]
-    assert (rule["resourceNames"], rule["verbs"]) == ([command.NAME], ["get", "update"])
+    for kind in ("Secret", "ConfigMap"):
+        assert "data" not in find(kind, command.NAME)  # else applying it would overwrite them
+    rules = find("Role", "status-page")["rules"]
+    assert [(rule["resources"], rule["resourceNames"], rule["verbs"]) for rule in rules] == [
+        (["secrets"], [command.NAME], ["get", "update"]),
+        (["configmaps"], [command.NAME], ["get", "patch"]),
+    ]
 
 
 def test_rbac_rules_allow_only_list_watch_and_access_reviews():

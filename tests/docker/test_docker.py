@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import documented
 import podman_rig
 import pytest
 from runner import PYVGPU, Runner
@@ -127,6 +128,33 @@ def test_a_docker_container_sees_its_quota_and_is_listed(start):
         assert (entry["vcore"], entry["vmemory_bytes"]) == (30, 2 * GIB)
         assert entry["held_bytes"] > GIB
     assert process.returncode == 0
+
+
+def test_the_command_of_the_page_starts_a_docker_container(daemon, image, tmp_path):
+    page = documented.ROOT / "docs/containers.md"
+    (step,) = [text for mark, _, text in documented.blocks(page) if mark == documented.DOCKER]
+    tenant = f"--network none {image} /bin/tenant hold {GIB}"
+    step = step.replace("IMAGE python train.py", tenant)
+    runner = Runner(tmp_path)
+    simulated = f'shift; exec {PYVGPU} cdi --simulate h100 "$@"'
+    for program, line in {"sudo": 'exec "$@"', "pyvgpu": simulated}.items():
+        (tmp_path / program).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / program).chmod(0o755)
+    Path("/var/run/cdi").mkdir(exist_ok=True)
+    environment = {**daemon, **runner.environment, "DOCKER_HOST": SOCKET}
+    environment["PATH"] = f"{tmp_path}:{environment['PATH']}"
+    done = subprocess.run(
+        ["sh", "-c", step],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{step}\n{done.stderr}"
+    first, second = map(json.loads, done.stdout.splitlines()[:2])
+    assert (first["total"], second["event"]) == (8 * GIB, "held")
+    assert not Path("/var/run/cdi/train.json").exists()
 
 
 def test_more_than_the_quota_is_refused_in_a_docker_container(start):

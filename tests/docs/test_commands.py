@@ -8,7 +8,8 @@ project.
 Pages that begin with `start-` are complete instructions for a bare machine. Above each of their
 `sh` blocks a mark names its runner: `<!-- cluster -->` for the e2e install suite,
 `<!-- one machine -->` for test_one_machine, `<!-- wheels -->` for tests/wheels, or
-`<!-- not run: WHY -->`.
+`<!-- not run: WHY -->`. On every page test_stand_ins runs the `sh` blocks that nothing else runs,
+with stand-ins for the programs that they call.
 """
 
 import re

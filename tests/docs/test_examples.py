@@ -13,7 +13,7 @@ from pyvgpu import names
 from pyvgpu.allocator import datatypes
 from pyvgpu.controller.scheduler import pod_request
 from pyvgpu.controller.sidecar import controller_settings
-from pyvgpu.controller.webhook import devices, review, sidecars, transform
+from pyvgpu.controller.webhook import devices, review, transform
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "examples.md").read_text()
@@ -81,10 +81,10 @@ def test_files_that_containers_run_exist():
 
 @pytest.mark.parametrize("pod", PODS)
 def test_webhook_accepts_each_pod(pod):
-    request = review.Request("u", "CREATE", "pods", "team", pod)
-    rules = devices.Rules()
+    request = review.AdmissionRequest("u", "CREATE", "pods", "team", pod)
+    rules = devices.DeviceRules()
     changes = devices.mutation(rules, lambda: (H100,), lambda *_: None)
-    ends = sidecars.mutation(
+    ends = transform.mutation(
         transform.Admission(controller_settings.SidecarSettings()), lambda: None
     )
     for ask in (changes, devices.validation(rules, lambda: (H100,)), ends):

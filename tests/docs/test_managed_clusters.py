@@ -1,6 +1,7 @@
 """Values for managed clusters are values of the chart, and arrive in the manifests."""
 
 import re
+import shlex
 from pathlib import Path
 
 import charted
@@ -32,6 +33,28 @@ def test_agents_and_sidecar_nodes_run_on_the_same_nodes():
     for system in SYSTEMS:
         given = values(system)
         assert given["agent"]["nodeSelector"] == given["sidecarNode"]["nodeSelector"]
+
+
+def command(system):
+    (text,) = re.findall(r"```sh\n(.*?)```", SECTIONS[system], re.DOTALL)
+    return shlex.split(text.replace("\\\n", " "))
+
+
+def test_nodes_that_the_commands_create_are_those_of_the_values():
+    gke, aks = command("GKE"), command("AKS")
+    accelerator = dict(part.split("=") for part in gke[gke.index("--accelerator") + 1].split(","))
+    assert values("GKE")["agent"]["nodeSelector"] == {
+        "cloud.google.com/gke-accelerator": accelerator["type"]
+    }
+    assert values("AKS")["agent"]["nodeSelector"] == dict(
+        [aks[aks.index("--labels") + 1].split("=")]
+    )
+
+
+def test_label_that_keeps_googles_plugin_away_is_the_same_on_all_pages():
+    gke = command("GKE")
+    label = gke[gke.index("--node-labels") + 1]
+    assert label in (Path(__file__).parents[2] / "docs/migrate-nvidia.md").read_text()
 
 
 def test_driver_of_gke_is_mounted_where_the_agent_looks():

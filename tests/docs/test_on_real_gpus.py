@@ -82,6 +82,13 @@ def test_newest_record_comes_first(page):
     assert "2 machines with a GPU" in text
 
 
+def test_conditions_of_the_machine_are_on_the_page(page):
+    path = kit_records.write(page.folder / "busy.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "conditions": ["others use it"]}))
+    page.write()
+    assert "Conditions:\n\n- others use it\n" in page.page.read_text()
+
+
 def test_record_of_the_simulator_is_refused(page):
     kit_records.write(page.folder / "rehearsal.json", "h100")
     with pytest.raises(errors.DataError, match="a record of a simulated device: must be of a GPU"):

@@ -1,7 +1,7 @@
 """Commands of the pages for one machine run as they stand, in a namespace, on a simulated device.
 
-Their blocks have the mark `<!-- one machine -->`. `sudo` is a stub, `pyvgpu run` gets
-`--simulate`, and the programs of the reader print how much device memory they see.
+Their blocks have the mark `<!-- one machine -->`. `sudo` is a stub, `pyvgpu run` and `pyvgpu
+doctor` get `--simulate`, and the programs of the reader print how much device memory they see.
 """
 
 import os
@@ -35,7 +35,7 @@ find {" ".join(FOLDERS)} ~ \\( -path {ROOT} -o -path {sys.prefix} -o -path "*/bi
 """
 SUDO = '#!/bin/sh\nexec "$@"\n'
 PROGRAM = f"""#!/bin/sh
-[ "$1" != run ] || {{ shift; set -- run --simulate h100 "$@"; }}
+case $1 in run | doctor) command=$1; shift; set -- "$command" --simulate h100 "$@" ;; esac
 exec {shlex.quote(str(PYVGPU))} "$@"
 """
 MEMORY = 'import gpu\nprint("sees", gpu.Device().memory()[1] >> 20, "MiB")\n'
@@ -80,7 +80,7 @@ def follow(tmp_path):
 
 
 def test_a_workstation_from_the_first_run_to_the_removal(follow):
-    run, folder, remove = steps(ROOT / "docs/start-workstation.md")
+    _, run, folder, remove = steps(ROOT / "docs/start-workstation.md")
     said = follow(folder, run, "echo before", REMAINS, remove, "echo after", REMAINS)
     runs, _, rest = said.partition("before\n")
     assert runs == "sees 8192 MiB\nsees 8192 MiB\nsees 16201 MiB\n"
@@ -89,6 +89,12 @@ def test_a_workstation_from_the_first_run_to_the_removal(follow):
     assert "would remove /run/pyvgpu: " in before
     assert "\nremoved /run/pyvgpu: " in before
     assert after == ""
+
+
+def test_a_quota_of_the_workstation_is_proved(follow):
+    prove, *_ = steps(ROOT / "docs/start-workstation.md")
+    said = " ".join(follow(prove).split())
+    assert "memory is held ok" in said
 
 
 def test_the_demonstration_of_the_laptop_page(follow):

@@ -38,6 +38,7 @@ QUERIES = {
     "without a gpu": "start-laptop.html",
     "simulator": "simulator.html",
     "jupyter": "examples.html",
+    "students": "examples.html",
     "vllm": "examples.html",
     "docker": "containers.html",
     "priority": "placement.html",

@@ -186,6 +186,25 @@ def test_files_named_in_contributing_exist():
         named = re.findall(r"`((?:[\w.-]+/)+[\w.-]*)`", row)
         assert len(named) >= 2, row
         assert [place for place in named if not (ROOT / place).exists()] == []
+        for place, table in re.findall(r"`([\w./-]+)`: a row of (?:its )?`([A-Z]+)`", row):
+            assert table in (ROOT / place).read_text(), row
+
+
+def test_modules_named_in_the_design_exist():
+    named = re.findall(r"`([a-z_]+/[a-z_]+)`", TEXTS["design.md"])
+    assert len(named) >= 8
+    folders = ("csrc", "pyvgpu", "volumes", "deviceplugin", "controller")
+    sources = [
+        path.with_suffix("").as_posix()
+        for folder in folders
+        for path in (ROOT / folder).rglob("*.*")
+        if path.suffix in (".c", ".py")
+    ]
+    assert [
+        name
+        for name in named
+        if not (ROOT / name).is_dir() and not any(path.endswith(f"/{name}") for path in sources)
+    ] == []
 
 
 @pytest.mark.parametrize(

@@ -168,10 +168,15 @@ class Agent:
     def wait_for_offers(
         self, resources: tuple[device_ids.Resource, device_ids.Resource] = device_ids.OURS
     ) -> None:
-        """Wait until all of the node's vcore and vmemory is allocatable."""
+        """Wait until all that the node's devices offer is allocatable."""
         vcore, vmemory = resources
-        count = 100 * len(self.machine.devices)
-        wanted = {vcore.name: str(count), vmemory.name: str(self.units)}
+        options = self._is or ()
+        ratio = 1
+        if "--oversubscribe" in options:
+            ratio = int(str(options[options.index("--oversubscribe") + 1]))
+        count = 100 * ratio * len(self.machine.devices)
+        units = sum(gpu.memory_bytes * ratio // UNIT for gpu in self.machine.devices)
+        wanted = {vcore.name: str(count), vmemory.name: str(units)}
         self.wait(lambda: wanted.items() <= self.allocatable().items())
 
     def allocatable(self) -> dict[str, str]:

@@ -54,7 +54,7 @@ class Run:
             yield
 
 
-def books_in(place: Path) -> reservations.Registries:
+def registries_in(place: Path) -> reservations.Registries:
     return reservations.Registries(place / "root", place / "all")
 
 
@@ -70,7 +70,7 @@ def run_in(
 
     An arbiter that is started for it uses *nvml*.
     """
-    registries = books_in(place)
+    registries = registries_in(place)
     wish = holders.RunRequest(
         quota.Quota(vcore, GIB, **more), (device.Device(uuid, 0, "H100", 80 * GIB, GIB // 2),), "9"
     )

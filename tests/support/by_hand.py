@@ -17,7 +17,7 @@ def stop(runtime: cri.RuntimeClient, pod: dict[str, Any], name: str, seconds: fl
 
     It is killed after *seconds*: use 1 for a container that ignores SIGTERM.
     """
-    found = {one.name: one for one in runtime.seen(pod["metadata"]["uid"])}
+    found = {one.name: one for one in runtime.newest(pod["metadata"]["uid"])}
     runtime.stop(found[name].id, seconds, kill=True)
 
 

@@ -60,7 +60,7 @@ def values(**changes: Any) -> dict[str, Any]:
         },
         "sidecar": {
             "enabled": True,
-            "runtime": str(place / "containerd/containerd.sock"),
+            "runtime": os.environ["CONTAINERD_ADDRESS"],
             "begun": str(place / "pyvgpu/begun"),
         },
         **changes,

@@ -11,6 +11,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import render
 import yaml
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 CLUSTER = "cluster"  # mark of the commands that the e2e install suite runs
 ONE_MACHINE = "one machine"  # mark of those that tests/docs/test_one_machine.py runs
+DOCKER = "docker"  # mark of the command that tests/docker runs
 WHEELS = "wheels"  # mark of those that tests/wheels/test_documented.py runs
 _FENCED = re.compile(
     r"(?:^<!-- (?P<mark>[^\n]*) -->\n+)?"
@@ -35,7 +37,7 @@ def blocks(page: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def steps(page: str) -> list[str]:
-    """Return the blocks marked for a cluster on a page of docs/, in order."""
+    """Return the blocks marked for a cluster on a page, a path from docs/, in order."""
     found = [text for mark, _, text in blocks(ROOT / "docs" / page) if mark == CLUSTER]
     assert found, f"docs/{page} has no step for a cluster"
     return found
@@ -51,24 +53,33 @@ def objects(page: str) -> list[Any]:
     return [thing for thing in found if "apiVersion" in thing]
 
 
-def follow(step: str, folder: Path, values: Path) -> str:
-    """Run a step in *folder*, with extra chart *values*; return its output."""
+def follow(step: str, folder: Path, values: Path, **variables: str) -> str:
+    """Run a step in *folder*, with extra chart *values*; return its output.
+
+    `make images` has been done by `make e2e`, whose archives are in the checkout's dist.
+    """
     program = Path(sys.executable).with_name("pyvgpu")
+    extra = shlex.quote(str(values))
+    programs = {
+        "sudo": 'exec "$@"',
+        "make": '[ "$*" = images ]',
+        "helm": f'[ "$1" != install ] || set -- "$@" --values {extra}\nexec {render.HELM} "$@"',
+        # `pyvgpu manifests` renders the same set as usual, with these values over its own.
+        "pyvgpu": f"""[ "$1" = manifests ] || exec {program} "$@"
+{program} "$@" | sed '/^---$/,$d'
+eval "$({program} "$@" --helm) --values {extra}"
+""",
+    }
     own = folder / "bin"
     own.mkdir(exist_ok=True)
-    script = own / "pyvgpu"
-    # `pyvgpu manifests` renders the same set as usual, with these values over its own.
-    script.write_text(
-        f"""#!/bin/sh
-[ "$1" = manifests ] || exec {program} "$@"
-{program} "$@" | sed '/^---$/,$d'
-eval "$({program} "$@" --helm) --values {shlex.quote(str(values))}"
-"""
-    )
-    script.chmod(0o755)
+    for name, script in programs.items():
+        (own / name).write_text(f"#!/bin/sh\n{script}\n")
+        (own / name).chmod(0o755)
+    if not (folder / "dist").exists():
+        (folder / "dist").symlink_to(ROOT / "dist")
     path = f"{own}:{program.parent}:{os.environ['PATH']}"
     bash = ("bash", "-euxo", "pipefail", "-c", step)
-    return output_of(bash, folder, {**os.environ, "PATH": path})
+    return output_of(bash, folder, {**os.environ, **variables, "PATH": path})
 
 
 def output_of(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> str:

@@ -97,7 +97,7 @@ class Reader:
         shutil.copytree(FOLDER, self.folder / "examples")
         for file in (self.folder / "examples").glob("*.yaml"):
             file.write_text(file.read_text().replace(f"image: {IMAGE}", f"image: {OURS}"))
-        shutil.copy(os.environ["KUBECONFIG"], self._kubeconfig)
+        shutil.copy(os.environ["KUBECONFIG"], self.kubeconfig)
         self.do(f"kubectl config set-context --current --namespace={self.namespace}")
         self.do("kubectl create configmap examples --from-file=examples/programs")
 
@@ -111,7 +111,7 @@ class Reader:
         done = subprocess.run(
             ["sh", "-c", command],
             cwd=self.folder,
-            env={**os.environ, "KUBECONFIG": str(self._kubeconfig)},
+            env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
             capture_output=True,
             text=True,
         )
@@ -119,7 +119,7 @@ class Reader:
         return done.stdout
 
     @property
-    def _kubeconfig(self) -> Path:
+    def kubeconfig(self) -> Path:
         return self.folder / "kubeconfig"
 
 

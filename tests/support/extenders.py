@@ -175,17 +175,40 @@ def write_scheduler(
     path.write_text(json.dumps(config))
 
 
-def restart_scheduler(config: Path | None) -> None:
+@contextlib.contextmanager
+def running(folder: Path) -> Iterator[Extender]:
+    """Run the extender, and kube-scheduler configured as in docs/scheduler.md."""
+    made = Extender(folder, "--resync", "5")
+    made.prepare()
+    made.start()
+    write_scheduler(made.config)
+    restart_scheduler(made.config)
+    try:
+        yield made
+    finally:
+        restart_scheduler(None)
+        made.stop()
+        made.remove()
+    said = made.log.read_text()  # the shipped RBAC rules suffice
+    # A freshly started API server has not loaded the RBAC rules yet.
+    assert " 403 " not in said or not made.undisturbed
+    assert "Traceback" not in said
+
+
+def restart_scheduler(config: Path | None, features: str = "") -> None:
     """Restart kube-scheduler with another configuration; None: the rig's own."""
     subprocess.run([_CLUSTER, "stop", "kube-scheduler"], check=True, capture_output=True)
     more = {} if config is None else {"CLUSTER_SCHEDULER_CONFIG": str(config)}
+    more |= {"CLUSTER_FEATURES": features} if features else {}
     command = [_CLUSTER, "start", "kube-scheduler"]
     subprocess.run(command, check=True, capture_output=True, env={**os.environ, **more})
 
 
-def restart(name: str) -> None:
-    """Kill and restart one of the cluster's servers."""
-    subprocess.run([_CLUSTER, "restart", name], check=True, capture_output=True)
+def restart(name: str, features: str = "") -> None:
+    """Kill and restart one of the cluster's servers, with these feature gates."""
+    more = {"CLUSTER_FEATURES": features} if features else {}
+    command = [_CLUSTER, "restart", name]
+    subprocess.run(command, check=True, capture_output=True, env={**os.environ, **more})
 
 
 def key() -> bytes:

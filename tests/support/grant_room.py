@@ -55,7 +55,7 @@ class Folders:
         self.made[grant.id] = grant
         self.times[grant.id] += 1
 
-    mend = make
+    repair = make
 
     def recall(self, grant_id: str) -> tuple[datatypes.NodeShare, ...]:
         return self.made[grant_id].shares if grant_id in self.made else ()

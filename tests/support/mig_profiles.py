@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from pyvgpu import device
 from pyvgpu.allocator import datatypes
+from pyvgpu.deviceplugin.devices import inventory
+from pyvgpu.deviceplugin.dra import mig_partitions, resource_slices
 from pyvgpu.simulation import mig
+
+DRIVER = inventory.DriverVersions("550.163.01", "12.4")
+ALL = resource_slices.Able()
+SEPARATE = mig_partitions.Form.SEPARATE
 
 
 def of_model(model: str) -> tuple[datatypes.MigProfile, ...]:
@@ -27,3 +36,23 @@ def gpu(number: int = 0, model: str = "h100", taken: tuple[str, ...] = ()) -> da
         profiles=profiles,
         taken=taken,
     )
+
+
+def partitioned(
+    *gpus: datatypes.NodeDevice, able: resource_slices.Able = ALL
+) -> tuple[mig_partitions.Partitioned, ...]:
+    """Return the partitions of *gpus*, as an agent publishes them."""
+    seen = [
+        inventory.InventoryDevice(
+            device.Device(gpu.uuid, gpu.index, gpu.model, 80 << 30, 1 << 20), gpu.index, 0, {}
+        )
+        for gpu in gpus
+    ]
+    return mig_partitions.of_devices(seen, gpus, DRIVER, able)
+
+
+def slices(
+    node: str, *gpus: datatypes.NodeDevice, form: mig_partitions.Form = SEPARATE
+) -> list[dict[str, Any]]:
+    """Return the ResourceSlices of these partitions."""
+    return mig_partitions.slices_of({"name": node, "uid": "n"}, partitioned(*gpus), form)

@@ -69,6 +69,7 @@ class Daemon:
 
     folder: Path
     machine: simulator.Machine
+    options: tuple[str, ...] = ()
 
     @property
     def environment(self) -> dict[str, str]:
@@ -78,7 +79,9 @@ class Daemon:
         }
 
     def start(self) -> None:
-        subprocess.run([PROGRAM, "-d"], env=self.environment, check=True, timeout=60)
+        subprocess.run(
+            [PROGRAM, "-d", *self.options], env=self.environment, check=True, timeout=60
+        )
 
     def run(self, command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -111,9 +114,9 @@ class Daemon:
 
 
 @contextlib.contextmanager
-def daemon(machine: simulator.Machine, folder: Path) -> Iterator[Daemon]:
-    """Run a daemon during the block."""
-    made = Daemon(folder, machine)
+def daemon(machine: simulator.Machine, folder: Path, *options: str) -> Iterator[Daemon]:
+    """Run a daemon with these options during the block."""
+    made = Daemon(folder, machine, options)
     made.start()
     try:
         yield made

@@ -4,7 +4,6 @@ import math
 
 from pyvgpu.allocator import free_capacity, pod_placement
 from pyvgpu.controller.scheduler import index, pod_request
-from pyvgpu.controller.scheduler import score as points
 
 
 def judge(info, pod):
@@ -52,22 +51,45 @@ def score(info, pod, policy):
     if policy is pod_request.NodePolicy.TOPOLOGY and any(
         container.need.count > 1 for container in pod.containers
     ):
-        return points.by_nearness(info.free, pod)
+        return index.score_nearness(info.free, pod)
     spread = policy is pod_request.NodePolicy.SPREAD
     need = max(
         (container.need for container in pod.containers),
         key=lambda asked: (asked.vcore, asked.vmemory),
     )
     used = [
-        1 - min(free_room.vcore / 100, free_room.vmemory / free_room.device.memory_bytes)
-        for free_room in info.free
+        1 - min(room.vcore / room.device.reservable, room.vmemory * 100 / _most(room.device))
+        for room in info.free
     ]
     fitting = [
-        part
+        (room, part)
         for room, part in zip(info.free, used, strict=True)
         if has_room(room, need) and not free_capacity.unfit(room.device, pod.selector)
     ]
-    device = (min if spread else max)(fitting, default=0.0)
+    spare = [part for room, part in fitting if _fits_physically(room, need)]
+    crowded = bool(fitting) and not spare
+    if crowded:
+        device = min(part for _, part in fitting)
+    else:
+        device = (min if spread else max)(spare, default=0.0)
     full = min(1.0, 0.6 * device + 0.4 * sum(used) / len(used))
     found = math.ceil(10 * round(full, 6))
-    return 10 - found if spread else found
+    if crowded:
+        return (10 - found) // 5
+    found = 10 - found if spread else found
+    return (
+        3 + found * 7 // 10 if any(room.device.reservable > 100 for room, _ in fitting) else found
+    )
+
+
+def _most(device):
+    """Return hundred times the bytes that shares may reserve."""
+    return device.memory_bytes * device.reservable
+
+
+def _fits_physically(room, need):
+    if need.whole:
+        return True
+    vcore = room.device.reservable - room.vcore + need.vcore
+    size = _most(room.device) // 100 - room.vmemory + need.vmemory
+    return vcore <= 100 and size <= room.device.memory_bytes

@@ -50,7 +50,7 @@ def running(name: str) -> dict[str, Any]:
     return _status(name, running={"startedAt": AT})
 
 
-def ended(name: str, code: int, at: str = AT) -> dict[str, Any]:
+def ended(name: str, code: int, at: str | None = AT) -> dict[str, Any]:
     """Return the status of a terminated container."""
     return _status(name, terminated={"exitCode": code, "finishedAt": at})
 

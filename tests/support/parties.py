@@ -28,6 +28,17 @@ for line in sys.stdin:
     answer(eval(line))
 """
 
+# A forked child that keeps what its parent had.
+LIVES = """
+import signal
+def lives():
+    child = os.fork()
+    if child == 0:
+        os.closerange(0, 3)
+        signal.pause()
+    return child
+"""
+
 IPC = """
 class Handle(ctypes.Structure):
     _fields_ = [("bytes", ctypes.c_ubyte * 64)]

@@ -10,8 +10,10 @@ if TYPE_CHECKING:
 
     Things = Iterable[Mapping[str, Any]]
 
+Rights = set[tuple[str, str, str]]  # where, resource, verbs
 
-def granted(things: Things) -> dict[str, set[tuple[str, str, str]]]:
+
+def granted(things: Things) -> dict[str, Rights]:
     """Return by ServiceAccount where it may do what: (namespace or everywhere, resource, verbs).
 
     A resource is followed by the names of objects to which the permission is limited. Roles that
@@ -42,7 +44,7 @@ def granted(things: Things) -> dict[str, set[tuple[str, str, str]]]:
                 only = f" {', '.join(rule['resourceNames'])}" if rule.get("resourceNames") else ""
                 for resource in rule["resources"]:
                     verbs[subject["name"], place, resource + only].update(rule["verbs"])
-    found: dict[str, set[tuple[str, str, str]]] = collections.defaultdict(set)
+    found: dict[str, Rights] = collections.defaultdict(set)
     for (account, place, resource), allowed in verbs.items():
         found[account].add((place, resource, ", ".join(sorted(allowed))))
     return dict(found)

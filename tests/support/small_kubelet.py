@@ -15,11 +15,11 @@ import pod_objects as make
 
 from pyvgpu.controller.sidecar import (
     controller_settings,
-    how,
     node_requests,
     nodes,
     reconcile,
     sidecar_pods,
+    termination_methods,
 )
 
 BEGIN = datetime.datetime.fromisoformat(make.AT)
@@ -39,7 +39,7 @@ class Scene:
     pod: dict
     codes: dict  # main container -> its exit codes, one per run
     on_signal: dict  # sidecar -> its exit code, None if it ignores signals
-    around: how.Surroundings
+    around: termination_methods.Surroundings
     by_itself: int | None = None  # exit code with which a sidecar's first run may end any time
     broken: frozenset = frozenset()  # images that cannot be pulled
     backoff_limit: int = 6  # of its Job
@@ -51,7 +51,7 @@ def around(live=True, virtual=False, job=None, has_fast_exit=True, images=None):
     there = nodes.NodeState(
         NODE, virtual, live, (1, 36), has_fast_exit, pulls_fast_exit=virtual, images=images or {}
     )
-    return how.Surroundings(there, job)
+    return termination_methods.Surroundings(there, job)
 
 
 def begin(scene):
@@ -239,7 +239,9 @@ def _controller(scene, state, number):
     if state["patches"][number] is None:
         now = BEGIN + datetime.timedelta(seconds=state["seconds"])
         moment = reconcile.DecisionMoment(now, lambda: 0.5)
-        job = how.OwningJob(state["limit"], _restarts(state), 1, "train", "uid-job", "1")
+        job = termination_methods.OwningJob(
+            state["limit"], _restarts(state), 1, "train", "uid-job", "1"
+        )
         known = dataclasses.replace(scene.around, job=job)
         patch = reconcile.reconcile(sidecar_pods.read(state["pod"]), known, moment, SETTINGS).patch
         if patch is not None:

@@ -151,14 +151,22 @@ def _put_tenant(api: StatusApi, node: str, number: int, at: int) -> None:
 
 @contextlib.contextmanager
 def running(
-    api: StatusApi, *, agents: bool = True, settled: bool = True, claims: bool = False
+    api: StatusApi,
+    *,
+    agents: bool = True,
+    settled: bool = True,
+    claims: bool = False,
+    store: str = "",
+    clock: Callable[[], float] = lambda: status_node.AT,
 ) -> Iterator[cluster_state.Cluster]:
     """Run the page of *api*'s cluster; with *agents*, one HTTP server answers for all nodes."""
     stop = threading.Event()
     served = endpoints.Pages(lambda: b"", more=status_node.Node().routes() if agents else {})
     with small_api.running(api) as (_, connection), endpoints.serving("0", served) as port:
-        settings = cluster_state.StatusSettings("frankfurt", AGENTS, port, claims=claims)
-        shown = cluster_state.Cluster(connection, settings, clock=lambda: status_node.AT)
+        settings = cluster_state.StatusSettings(
+            "frankfurt", AGENTS, port, claims=claims, store=store
+        )
+        shown = cluster_state.Cluster(connection, settings, clock=clock)
         thread = threading.Thread(target=shown.run, args=(stop,), daemon=True)
         thread.start()
         try:

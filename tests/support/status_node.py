@@ -95,7 +95,7 @@ class Node:
             answers=self._answers,
             use=lambda grant_id, _: self._uses[grant_id],
             findings=lambda: [
-                quota_audit.Finding(
+                quota_audit.Violation(
                     quota_audit.ViolationKind.NO_SHIM,
                     DEVICES[0].uuid,
                     (4711,),

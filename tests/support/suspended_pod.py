@@ -38,14 +38,14 @@ class Room:
     def __init__(
         self, node: Node, cluster: Cluster, folder: Path, options: Sequence[str] = ()
     ) -> None:
-        self.node, self.cluster, self._folder, self._options = node, cluster, folder, options
+        self.node, self.cluster, self._folder, self.options = node, cluster, folder, options
         self.agent = self.start()
 
     def start(self) -> Any:
         """Start an agent that suspends."""
         self.agent = self.node.start(
             *("--kubeconfig", self.cluster.kubeconfig, "--suspend", "--listen", "127.0.0.1:0"),
-            *self._options,
+            *self.options,
         )
         return self.agent
 

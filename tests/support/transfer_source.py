@@ -61,6 +61,11 @@ def prepare(stream):
     check(cuda.cuMemAllocManaged(byref(managed), size, UINT(1)))
     forms("cuMemPrefetchAsync cuMemPrefetchAsync_ptsz", managed, size, 0, stream)
     forms("cuMemPrefetchAsync_v2 cuMemPrefetchAsync_v2_ptsz", managed, size, here_too, 0, stream)
+    ranges = (U64 * 1)(managed.value), (SIZE * 1)(BYTES), SIZE(1)
+    places = (Place * 1)(here_too), (SIZE * 1)(0), SIZE(1)
+    for do in ("Prefetch", "DiscardAndPrefetch"):
+        name = f"cuMem{do}BatchAsync"
+        forms(f"{name} {name}_ptsz", *ranges, *places, U64(0), stream)
     flat_copy = Copy2(
         Side2(kind=DEVICE_MEMORY, device=of.value, pitch=SIDE),
         Side2(kind=ARRAY_MEMORY, array=square), SIDE, SIDE)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import shutil
 import threading
 import time
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 PROMPT = 120.0  # seconds; far longer than anything that tests wait for takes
 WHOLE = 400.0  # the same for a whole program, on a busy machine
@@ -35,6 +37,17 @@ def wait_until(
         assert not late, found()
         time.sleep(0.01)
         late = time.monotonic() > deadline  # check once more: this process may have stalled
+
+
+def until_removed(folder: Path) -> None:
+    """Remove *folder*, also while processes that are ending, like arbiters, remove their files."""
+
+    def removed() -> bool:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(folder)
+        return not folder.exists()
+
+    wait_until(removed, found=lambda: f"{folder} has {sorted(folder.rglob('*'))}")
 
 
 def started(ask: Callable[[Callable[[Exception | None], None]], object]) -> None:

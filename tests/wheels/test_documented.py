@@ -41,13 +41,25 @@ def follow(tmp_path):
     return run
 
 
-def test_a_checkout_is_installed_as_the_workstation_page_says(follow, tmp_path):
-    checkout, _ = steps(documented.ROOT / "docs/start-workstation.md")
-    clone = ["git", "clone", "--quiet", documented.ROOT, tmp_path / "pyvgpu"]
-    subprocess.run(clone, check=True)
-    said = follow(checkout, tmp_path / "pyvgpu")
+@pytest.fixture
+def checkout(tmp_path):
+    """Return a clone of this checkout."""
+    made = tmp_path / "pyvgpu"
+    subprocess.run(["git", "clone", "--quiet", documented.ROOT, made], check=True)
+    return made
+
+
+def test_a_checkout_is_installed_as_the_workstation_page_says(follow, checkout):
+    step, _ = steps(documented.ROOT / "docs/start-workstation.md")
+    said = follow(step, checkout)
     assert "\nsimulator " in said
     assert "\nshim " in said
+
+
+def test_a_checkout_is_installed_as_the_cluster_page_says(follow, checkout):
+    (step,) = steps(documented.ROOT / "docs/start-cluster.md")
+    said = follow(f"{step}\npyvgpu manifests simulate", checkout)
+    assert "\nkind: DaemonSet\n" in said
 
 
 def test_a_wheel_is_installed_as_the_workstation_page_says(follow, wheels):

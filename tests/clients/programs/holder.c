@@ -2,8 +2,10 @@
 /* holder.c -- fills device memory, and then works with it now and then, like an idle notebook.
  *
  * holder MIB PAUSE_MS: prints "holds" and, after each pause, "intact N" or "damaged N", N counting.
+ * SIGUSR1 ends a pause.
  */
 #include <cuda.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +24,11 @@ static void check(const char *what, int result)
     exit(1);
 }
 
+static void wake(int number)
+{
+    (void) number;
+}
+
 static void fill(unsigned char *bytes, unsigned int seed)
 {
     for (unsigned int i = 0; i < MIB; i++)
@@ -37,6 +44,7 @@ int main(int count, char **arguments)
     CUcontext context;
     CUdevice device;
 
+    sigaction(SIGUSR1, &(struct sigaction) {.sa_handler = wake}, NULL);
     check("cuInit", cuInit(0));
     check("cuDeviceGet", cuDeviceGet(&device, 0));
     check("cuDevicePrimaryCtxRetain", cuDevicePrimaryCtxRetain(&context, device));

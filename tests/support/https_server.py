@@ -23,7 +23,7 @@ JSON = {"Content-Type": "application/json"}
 SECONDS = PROMPT
 
 
-class Door:
+class HttpsServer:
     """A server built by ``make(address, context, observer)``, and what it has counted."""
 
     def __init__(self, make: Callable[..., tls_server.TlsServer]) -> None:

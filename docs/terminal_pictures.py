@@ -97,8 +97,8 @@ DEMO = Command("demo-oversubscribe", ("demo", "--scenario", "oversubscribe"), 10
 def main() -> None:
     """Take the pictures in a namespace of our own."""
     if _INSIDE not in os.environ:
-        book = "{ [ ! -d /tmp/pyvgpu ] || mount -t tmpfs tmpfs /tmp/pyvgpu; }"
-        script = f'mount -t tmpfs tmpfs /run && {book} && exec "$@"'
+        mount = "{ [ ! -d /tmp/pyvgpu ] || mount -t tmpfs tmpfs /tmp/pyvgpu; }"
+        script = f'mount -t tmpfs tmpfs /run && {mount} && exec "$@"'
         namespace = ["--mount"] if os.geteuid() == 0 else ["--user", "--map-root-user", "--mount"]
         os.environ[_INSIDE] = "1"
         own = ["sh", "-c", script, "sh", sys.executable, str(Path(__file__).resolve())]

@@ -68,7 +68,7 @@ ADVICE = (
     (r"copy the file again|cut short", "copy the file again, completely"),
     (r"certificate request", "approve or deny it: `kubectl get csr` lists the requests"),
     (
-        r"; (?:it is |then )?(?:run|request|put|remove|set|give|free|install|mend|name|read|use) "
+        r"; (?:it is |then )?(?:run|request|put|remove|set|give|free|install|name|read|use) "
         r"|: give --|creates one|lists them|resumes it|--state names|--simulate",
         "do what the second half of the message says",
     ),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from generator.tables import code, table
 from pyvgpu import names
-from pyvgpu.controller.scheduler.shell import leader_label, requeue
+from pyvgpu.controller.scheduler.shell import leader_label, session
 from pyvgpu.controller.sidecar import exit_reports, mark_names, nodes
 from pyvgpu.controller.webhook import argv
 from pyvgpu.deviceplugin.gpu_manager import profile
@@ -32,7 +32,7 @@ annotations that only pyvgpu's components may write.
 """
 
 RESOURCES: tuple[Row, ...] = (
-    (names.VCORE_RESOURCE, "hundredths of one device's time; 100, 200... are whole devices", "50"),
+    (names.VCORE_RESOURCE, "percent of one device's time; 100, 200... are whole devices", "50"),
     (names.VMEMORY_RESOURCE, "device memory, in units of 256 MiB (`--memory-unit`)", "16"),
     (
         names.VMEMORY_MIB_RESOURCE,
@@ -57,8 +57,9 @@ RESOURCES: tuple[Row, ...] = (
 WRITTEN_ON_PODS: tuple[Row, ...] = (
     (
         names.SUSPEND_ANNOTATION,
-        "the pod's device memory moves to host memory, and its reservation is kept",
-        "keep",
+        "`keep`: the pod's device memory moves to host memory, and its reservation is kept; "
+        "`release`: others may use its room; `never`: it is not suspended to make room for others",
+        "never",
     ),
     (
         names.VCORE_POLICY_ANNOTATION,
@@ -143,6 +144,12 @@ WRITTEN_ON_OTHERS: tuple[Row, ...] = (
         "a100",
     ),
     (
+        names.GPU_NODE_LABEL,
+        "label of a node",
+        "the node gets an agent, also with `agent.gpuNodesOnly`",
+        "true",
+    ),
+    (
         f"{names.DOMAIN}/claim-vcore",
         "annotation of a namespace",
         "the most vcore that one claim may request in total",
@@ -186,7 +193,7 @@ KEPT: tuple[Row, ...] = (
     ),
     (names.GRANT_KIND, "container", "kubelet: the container's grant; also a CDI kind"),
     (
-        requeue.ANNOTATION,
+        session.WOKEN_ANNOTATION,
         "the scheduler's pod",
         "the scheduler: when it last made kube-scheduler retry waiting pods",
     ),
@@ -275,7 +282,7 @@ KEPT: tuple[Row, ...] = (
 
 DRA: tuple[Row, ...] = (
     (names.DRA_DRIVER, "driver", "the name of the driver, in claims and classes"),
-    (names.DRA_VCORE, "capacity", "hundredths of the device's time"),
+    (names.DRA_VCORE, "capacity", "percent of the device's time"),
     (names.DRA_VMEMORY, "capacity", "bytes of its memory"),
     (names.DRA_UUID, "attribute", "its UUID"),
     (names.DRA_MODEL, "attribute", "its model's name"),

@@ -2,11 +2,11 @@
 # A class of 20 students on one GPU: each has 5 percent of its time and 3 GiB of its memory.
 #
 #   SIMULATE=h100 sh examples/class/run.sh      # on a simulated GPU
-#   sh examples/class/run.sh                    # on this machine's GPU, of 80 GB
+#   sh examples/class/run.sh                    # on this machine's GPU, of 64 GB or more
 #
 # Time that others do not use goes to the students that compute. One more student finds the GPU
 # full, and is refused at once.
-# STUDENTS: their number (divides 100). PYVGPU, PYTHON: other programs.
+# STUDENTS: their number (divides 100). MEMORY: of each. PYVGPU, PYTHON: other programs.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 export PYTHONPATH="$here/../programs${PYTHONPATH:+:$PYTHONPATH}"
@@ -14,13 +14,14 @@ pyvgpu=${PYVGPU:-pyvgpu}
 python=${PYTHON:-python3}
 students=${STUDENTS:-20}
 vcore=$((100 / students))
+memory=${MEMORY:-3GiB}
 
 # student NAME COMMAND...: run a command with one student's share
 student() {
     name=$1
     shift
     exec "$pyvgpu" run ${SIMULATE:+--simulate "$SIMULATE"} --name "$name${NAMED:-}" \
-        --vcore "$vcore" --policy elastic --vmemory 3GiB -- "$@"
+        --vcore "$vcore" --policy elastic --vmemory "$memory" -- "$@"
 }
 
 work=$(mktemp -d)

@@ -73,10 +73,12 @@ def _parts(of: KitRecord) -> Iterator[str]:
             if guarantee.source or guarantee.outcomes
         ),
     )
-    broken = [outcome for guarantee in judged for outcome in guarantee.broken]
-    if broken:
-        yield "Claims that failed:\n"
-        yield "".join(f"- {outcome.what}: {outcome.seen}\n" for outcome in broken)
+    outcomes = [outcome for guarantee in judged for outcome in guarantee.outcomes]
+    for title, held in (("Claims that failed", False), ("Inconclusive measurements", None)):
+        found = [outcome for outcome in outcomes if outcome.held is held]
+        if found:
+            yield f"{title}:\n"
+            yield "".join(f"- {outcome.what}: {outcome.seen}\n" for outcome in found)
     yield from _figures(of)
     unfinished = [f"{stage.name} ({stage.reason or stage.state})" for stage in of.unfinished]
     if unfinished:

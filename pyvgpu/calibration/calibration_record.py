@@ -15,6 +15,7 @@ library.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import json
 import math
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from pyvgpu import errors
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 FORMAT = "pyvgpu-gpu-record"
 VERSION = 1
@@ -48,6 +49,11 @@ class Figure:
     least: float
     most: float
 
+    @property
+    def scatter(self) -> float:
+        """The most by which its rounds differ; 0 if it has none."""
+        return self.most - self.least
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CheckedGuarantee:
@@ -55,7 +61,7 @@ class CheckedGuarantee:
 
     stage: str
     name: str
-    held: bool
+    held: bool | None  # None: inconclusive
     detail: str
 
 
@@ -186,15 +192,28 @@ def _stage(name: str, entry: Mapping[str, Any]) -> StageRecord:
         entry["state"],
         str(entry["reason"]),
         {fact["name"]: fact["value"] for fact in entry["facts"]},
-        {figure["name"]: _figure(figure) for figure in entry["figures"]},
-        tuple(
-            CheckedGuarantee(
-                name, str(guarantee["name"]), guarantee["held"] is True, str(guarantee["detail"])
-            )
-            for guarantee in entry["guarantees"]
-        ),
+        _figures(entry["figures"]),
+        tuple(_guarantee(name, guarantee) for guarantee in entry["guarantees"]),
         {str(gap["name"]): str(gap["reason"]) for gap in entry["missing"]},
     )
+
+
+def _guarantee(stage: str, entry: Mapping[str, Any]) -> CheckedGuarantee:
+    held = None if entry["held"] is None else entry["held"] is True
+    return CheckedGuarantee(stage, str(entry["name"]), held, str(entry["detail"]))
+
+
+def _figures(entries: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
+    """Return figures by their names; of those with the same name, the second ends in `` (2)``."""
+    found: dict[str, Figure] = {}
+    counts: collections.Counter[str] = collections.Counter()
+    for entry in entries:
+        figure = _figure(entry)
+        counts[figure.name] += 1
+        if counts[figure.name] > 1:
+            figure = dataclasses.replace(figure, name=f"{figure.name} ({counts[figure.name]})")
+        found[figure.name] = figure
+    return found
 
 
 def _figure(entry: Mapping[str, Any]) -> Figure:

@@ -2,6 +2,8 @@
 
 import json
 
+from pyvgpu.calibration import guarantees
+
 NAMES = {"facts": {"device": "NVIDIA H200", "driver release": "580.159", "multiprocessors": 132}}
 FIGURES = {
     "facts": {"memory total": 150_111_027_200},
@@ -34,6 +36,8 @@ def stage(state="done", reason="", facts=(), figures=(), guarantees=()):
 def _figure(name, value):
     value, spread = value if isinstance(value, tuple) else (value, None)
     unit = "%" if "percent" in name and "median" not in name else ""
+    if name.endswith(guarantees.QUEUED):
+        unit = "% of the time"
     return {"name": name, "value": value, "unit": unit, "spread": spread}
 
 

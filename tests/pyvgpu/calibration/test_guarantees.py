@@ -98,6 +98,23 @@ def test_untested_guarantees_are_not_reported_as_kept(judged):
 
 
 @pytest.mark.parametrize(
+    ("value", "below", "above", "verdict"),
+    [
+        pytest.param(10, 0, 0, True, id="at the limit"),
+        pytest.param(11, 0, 0, False, id="beyond it"),
+        pytest.param(5, 5, 5, True, id="within it whatever the rounds"),
+        pytest.param(16, 5, 5, False, id="beyond it whatever the rounds"),
+        pytest.param(6, 5, 5, None, id="within it in some rounds"),
+        pytest.param(15, 5, 5, None, id="beyond it in some rounds"),
+        pytest.param(15, 5, 0, None, id="perhaps lower, never higher"),
+        pytest.param(10, 90, 0, True, id="within it, and perhaps lower"),
+    ],
+)
+def test_values_are_judged_only_as_far_as_they_are_known(value, below, above, verdict):
+    assert guarantees.verdict(value, 10, below, above) is verdict
+
+
+@pytest.mark.parametrize(
     ("figure", "had", "verdict"),
     [
         ("30 percent, 300 us beside 60 percent, 300 us: 60 percent, 300 us", 59.0, "held"),
@@ -108,6 +125,67 @@ def test_untested_guarantees_are_not_reported_as_kept(judged):
 def test_shares_are_measured_beside_other_quotas(judged, figure, had, verdict):
     found = verdicts(judged(tenants=kit_records.stage(figures={figure: had})))
     assert found.get("time is given") == verdict
+
+
+UNLIKE = "30 percent, 3000 us beside 60 percent, 300 us: 30 percent, 3000 us"
+
+
+@pytest.mark.parametrize(
+    ("had", "verdict"),
+    [
+        pytest.param((27, [22, 32]), "inconclusive", id="perhaps too little"),
+        pytest.param((23, [20, 26]), "inconclusive", id="perhaps enough"),
+        pytest.param((23, [22.5, 23.5]), "did not hold", id="too little"),
+        pytest.param((15, [11, 19]), "did not hold", id="too little, however it varies"),
+        pytest.param((29, [27, 30]), "held", id="enough"),
+    ],
+)
+def test_shares_are_judged_where_parts_of_the_time_are_alike(judged, had, verdict):
+    found = judged(tenants=kit_records.stage(figures={UNLIKE: had}))["time is given"]
+    assert found.verdict == verdict
+    (outcome,) = found.outcomes
+    least, most = had[1]
+    assert f"parts of the time differ by {most - least:.1f}" in outcome.seen
+
+
+@pytest.mark.parametrize(
+    ("queued", "verdict"),
+    [
+        pytest.param(0.4, "did not hold", id="processors were free"),
+        pytest.param(9.5, "inconclusive", id="processors were busy"),
+    ],
+)
+def test_less_than_a_share_is_inconclusive_if_a_lack_of_processors_explains_it(
+    judged, queued, verdict
+):
+    figures_ = {UNLIKE: 22.5, f"{UNLIKE}: {guarantees.QUEUED}": queued}
+    found = judged(tenants=kit_records.stage(figures=figures_))["time is given"]
+    assert found.verdict == verdict
+    (outcome,) = found.outcomes
+    assert f"waited for a processor for {queued} percent of the time" in outcome.seen
+
+
+def test_a_lack_of_processors_does_not_question_a_share_that_was_given(judged):
+    alone = {
+        "50 percent, 300 us: share": 49.0,
+        f"50 percent, 300 us: {guarantees.QUEUED}": 80.0,
+    }
+    assert judged(alone=kit_records.stage(figures=alone))["time is given"].verdict == "held"
+
+
+def test_each_of_several_equal_tenants_is_judged(judged):
+    scene = " beside ".join(["30 percent, 300 us"] * 3)
+    entry = kit_records.stage(figures={f"{scene}: 30 percent, 300 us": 29.0})
+    entry["figures"] += [{**entry["figures"][0], "value": value} for value in (18.0, 29.5)]
+    numbered = f"{scene}: 30 percent, 300 us (2): {guarantees.QUEUED}"
+    entry["figures"].append({"name": numbered, "value": 15.0, "unit": "", "spread": None})
+    found = judged(tenants=entry)["time is given"].outcomes
+    beside = ", beside 30 percent, 300 us and 30 percent, 300 us"
+    assert [(outcome.what, outcome.held) for outcome in found] == [
+        (f"tenants: 30 percent, 300 us{beside}", True),
+        (f"tenants: 30 percent, 300 us (2){beside}", None),
+        (f"tenants: 30 percent, 300 us (3){beside}", True),
+    ]
 
 
 def test_too_short_kernels_do_not_judge_shares(judged):
@@ -127,7 +205,9 @@ def test_memory_that_is_back_after_a_second_is_late(judged):
     [
         pytest.param((3010, [3005, 3020]), "held", id="little"),
         pytest.param((3510, [3500, 3520]), "did not hold", id="much"),
-        pytest.param((3200, [2500, 4000]), "inconclusive", id="noise"),
+        pytest.param((3020, [3018, 3040]), "inconclusive", id="little, but rounds differ"),
+        pytest.param((3110, [3050, 3130]), "inconclusive", id="beyond by less than rounds differ"),
+        pytest.param((3900, [3500, 4000]), "did not hold", id="beyond by more than they differ"),
     ],
 )
 def test_overhead_is_judged_where_rounds_are_alike(judged, shim, verdict):
@@ -135,5 +215,25 @@ def test_overhead_is_judged_where_rounds_are_alike(judged, shim, verdict):
         "launch, without the shim: median": (3000, [2995, 3002]),
         "launch, with 99 percent of the time: median": shim,
     }
-    overhead = kit_records.stage(figures=called)
-    assert judged(overhead=overhead)["the shim costs little"].verdict == verdict
+    found = judged(overhead=kit_records.stage(figures=called))["the shim costs little"]
+    assert found.verdict == verdict
+    (outcome,) = found.outcomes
+    value, (least, most) = shim
+    assert outcome.seen == (
+        f"{value - 3000} ns added, rounds differ by {max(7, most - least)}; the goal is 15"
+    )
+
+
+def test_overhead_is_inconclusive_if_only_the_rounds_without_the_shim_differ(judged):
+    called = {
+        "allocate and free, without the shim: median": (2000, [1990, 2051]),
+        "allocate and free, with memory limited: median": (2110, [2105, 2112]),
+    }
+    found = judged(overhead=kit_records.stage(figures=called))["the shim costs little"]
+    assert [outcome.held for outcome in found.outcomes] == [None]
+
+
+def test_a_guarantee_that_the_kit_could_not_judge_is_inconclusive(judged):
+    said = {"10 percent, 300 us: not over its share": None, "memory is held": True}
+    found = verdicts(judged(alone=kit_records.stage(guarantees=said)))
+    assert found == {"time is held": "inconclusive", "memory is held": "held"}

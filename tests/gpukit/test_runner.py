@@ -137,6 +137,16 @@ def test_a_guarantee_that_does_not_hold_is_named_and_fails_the_run(kit, simulate
     assert "did not hold: breaks: the quota is held: 5 of 4" in done.stdout
 
 
+def test_a_guarantee_that_cannot_be_judged_is_named_and_fails_nothing(kit, simulated):
+    options, environment = simulated
+    kit.put(scatters=(60, 1, BREAKS.replace("False", "None")))
+    done = kit.run(*options, **environment)
+    assert done.returncode == 0
+    assert "inconclusive: scatters: the quota is held: 5 of 4" in done.stdout
+    (guarantee,) = stages_of(kit)["scatters"]["guarantees"]
+    assert guarantee["held"] is None
+
+
 def test_a_record_is_not_written_over(kit, simulated):
     options, environment = simulated
     kit.put(good=(60, 1, GOOD))

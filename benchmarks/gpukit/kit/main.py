@@ -465,17 +465,17 @@ def run_one(options, kept, stage, limit, lines):
 
 
 def judge(kept, chosen):
-    """Print what did not hold; return the exit code."""
+    """Print what did not hold or is inconclusive; return the exit code."""
     states = {stage.name: kept["stages"][stage.name]["state"] for stage in chosen}
     bad = [name for name, state in states.items() if state not in FINE]
-    broken = [
-        f"{name}: {guarantee['name']}: {guarantee['detail']}"
-        for name in states
-        for guarantee in kept["stages"][name]["guarantees"]
-        if not guarantee["held"]
-    ]
-    for line in broken:
-        say(f"did not hold: {line}")
+    broken = False
+    for name in states:
+        for guarantee in kept["stages"][name]["guarantees"]:
+            if guarantee["held"]:
+                continue
+            verdict = "inconclusive" if guarantee["held"] is None else "did not hold"
+            broken = broken or guarantee["held"] is not None
+            say(f"{verdict}: {name}: {guarantee['name']}: {guarantee['detail']}")
     left = [name for name, state in states.items() if state == "not reached"]
     if left:
         say(f"not reached: {' '.join(left)}; go on with --resume")

@@ -5,7 +5,7 @@ kind        fields
 ==========  ==========================================================
 fact        name, value: something of the machine that has no unit
 figure      name, value, unit, spread: [least, most] or null
-guarantee     name, held: whether it was kept, detail: what was seen
+guarantee     name, held: whether it was kept or null if inconclusive, detail: what was seen
 missing     name, reason: a program or right that is not here
 ==========  ==========================================================
 """
@@ -50,7 +50,9 @@ class Report:
             self.figure(name, statistics.median(values), unit, [values[0], values[-1]])
 
     def guarantee(self, name, held, detail):
-        self._write("guarantee", name=name, held=bool(held), detail=str(detail))
+        """Report whether a condition held; None: the measurement cannot tell."""
+        held = None if held is None else bool(held)
+        self._write("guarantee", name=name, held=held, detail=str(detail))
 
     def missing(self, name, reason):
         self._write("missing", name=name, reason=str(reason))

@@ -4,6 +4,7 @@ import dataclasses
 import os
 
 from kit import binaries, cuda, shimmed
+from pyvgpu.calibration import guarantees
 
 AHEAD = 64
 NOTED = 60_000  # kernels; the program has room for some more
@@ -22,6 +23,15 @@ class Tenant:
     def title(self):
         quota = "without a quota" if self.vcore is None else f"{self.vcore} percent"
         return f"{quota}, {self.kernel_ns / 1000:g} us{' sync' if self.sync else ''}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Had:
+    """What a tenant had of the device while all were at work."""
+
+    percent: float  # of the device's time
+    spread: list[float]  # least and most of both halves of the time
+    queued: float | None  # percent of the time in which its threads waited for a processor
 
 
 def answers(tenants, seconds):
@@ -70,12 +80,19 @@ def window(answered):
 
 
 def done(answer, begin, end, each=1):
-    """Return how many kernels ran between *begin* and *end*, of which one of *each* is noted."""
-    return each * sum(a >= begin and b <= end for a, b in answer["kernels"])
+    """Return how many kernels ran between *begin* and *end*, of which one of *each* is noted.
+
+    A kernel that ran there in part counts as that part.
+    """
+    return each * sum(
+        (min(b, end) - max(a, begin)) / (b - a) if b > a else 1
+        for a, b in answer["kernels"]
+        if a < end and b > begin
+    )
 
 
 def play(tenants, seconds):
-    """Run *tenants* together; return for each the percentage of the device's time it had.
+    """Run *tenants* together; return for each what it Had.
 
     That is what a kernel takes alone times the kernels done, while all of them were at work: turns
     of others are no time of a tenant.
@@ -83,12 +100,44 @@ def play(tenants, seconds):
     answered = answers(tenants, seconds)
     begin, end = window(answered)
     return [
-        100
-        * done(answer, begin, end, noted_each(tenant, seconds))
-        * length(tenant, answer)
-        / max(end - begin, 1)
+        had(tenant, answer, (begin, end), seconds)
         for tenant, answer in zip(tenants, answered, strict=True)
     ]
+
+
+def tell(report, name, prefix, had):
+    """Report what a tenant Had as *name*; what belongs to it begins with *prefix*."""
+    report.figure(name, had.percent, "%", had.spread)
+    if had.queued is not None:
+        report.figure(f"{prefix}: {guarantees.QUEUED}", had.queued, "% of the time")
+
+
+def judge(report, prefix, tenant, had):
+    """Report whether *tenant* had no more than its share, None if its halves do not agree."""
+    if tenant.vcore is None:
+        return
+    scatter = had.spread[1] - had.spread[0]
+    report.guarantee(
+        f"{prefix}: not over its share",
+        guarantees.verdict(had.percent, tenant.vcore + guarantees.POINTS, scatter, scatter),
+        f"{had.percent:.1f} of {tenant.vcore}, parts of the time differ by {scatter:.1f}",
+    )
+
+
+def had(tenant, answer, whole, seconds):
+    """Return what *tenant* Had between the two times *whole*, given its *answer*."""
+    (begin, end), middle = whole, sum(whole) // 2
+    takes, each = length(tenant, answer), noted_each(tenant, seconds)
+
+    def percent(begin, end):
+        return 100 * done(answer, begin, end, each) * takes / max(end - begin, 1)
+
+    queued = answer["queued_ns"]
+    return Had(
+        percent(begin, end),
+        sorted((percent(begin, middle), percent(middle, end))),
+        None if queued is None else queued / seconds / 1e7,
+    )
 
 
 def length(tenant, answer):

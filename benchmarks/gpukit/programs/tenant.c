@@ -7,10 +7,12 @@
  * of launches, and AHEAD batches are under way at most; with 1 and 1 it waits for each kernel.
  * Prints `ready` and waits for a line. Prints as JSON how many kernels there were, the median and
  * the 99th percentile of the time from the last launch of a batch until it was seen to be done, us,
- * and [begin, end] of the last of EACH kernels by the device's own clock, ns.
+ * for how long its threads were ready to run and had no processor, ns (null if the kernel does not
+ * say), and [begin, end] of the last of EACH kernels by the device's own clock, ns.
  */
 #include "cu.h"
 
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -46,6 +48,30 @@ static CUfunction load_kernel(const char *path)
     return kernel;
 }
 
+/* The time of all threads in the run queue, ns: the second word of their schedstat. -1 if the
+ * kernel has none. */
+static int64_t queued_ns(void)
+{
+    DIR *threads = opendir("/proc/self/task");
+    int64_t total = -1;
+
+    for (struct dirent *entry; threads && (entry = readdir(threads));) {
+        char path[sizeof("/proc/self/task//schedstat") + sizeof(entry->d_name)];
+        unsigned long long queued;
+        FILE *file;
+
+        snprintf(path, sizeof(path), "/proc/self/task/%s/schedstat", entry->d_name);
+        file = fopen(path, "r");
+        if (file && fscanf(file, "%*u %llu", &queued) == 1)
+            total = (total < 0 ? 0 : total) + (int64_t) queued;
+        if (file)
+            fclose(file);
+    }
+    if (threads)
+        closedir(threads);
+    return total;
+}
+
 static void wait_for(const struct batch *batch)
 {
     CHECK(cu.cuEventSynchronize(batch->done));
@@ -61,15 +87,20 @@ static int compare(const void *left, const void *right)
 }
 
 /* Of the groups of kernels, the last one may not be whole. */
-static void print(size_t count, size_t each)
+static void print(size_t count, size_t each, int64_t queued)
 {
     size_t noted = count / each < NOTED ? count / each : NOTED;
     size_t known = latency_count < LATENCIES ? latency_count : LATENCIES;
 
     qsort(latencies, known, sizeof(latencies[0]), compare);
-    printf("{\"count\": %zu, \"p50\": %g, \"p99\": %g, \"kernels\": [", count,
+    printf("{\"count\": %zu, \"p50\": %g, \"p99\": %g, \"queued_ns\": ", count,
            known ? (double) latencies[known / 2] / 1000 : 0,
            known ? (double) latencies[known * 99 / 100] / 1000 : 0);
+    if (queued < 0)
+        printf("null");
+    else
+        printf("%lld", (long long) queued);
+    printf(", \"kernels\": [");
     for (size_t i = 0; i < noted; i++)
         printf("%s[%llu, %llu]", i ? ", " : "", (unsigned long long) words[2 * i],
                (unsigned long long) words[2 * i + 1]);
@@ -87,6 +118,7 @@ int main(int argc, char **argv)
     CUdeviceptr times;
     CUfunction kernel;
     CUstream stream;
+    int64_t queued, before;
     size_t count = 0;
     uint64_t until;
     int processors;
@@ -105,6 +137,7 @@ int main(int argc, char **argv)
         CHECK(cu.cuEventCreate(&batches[i].done, 0));
     puts("ready");
     wait_for_line();
+    before = queued_ns();
     until = now_ns() + (uint64_t) (seconds * 1e9);
     for (size_t number = 0; now_ns() < until; number++) {
         struct batch *batch = &batches[number % ahead];
@@ -122,7 +155,8 @@ int main(int argc, char **argv)
         CHECK(cu.cuEventRecord(batch->done, stream));
     }
     CHECK(cu.cuStreamSynchronize(stream));
+    queued = queued_ns();
     CHECK(cu.cuMemcpyDtoH_v2(words, times, sizeof(words)));
-    print(count, each);
+    print(count, each, before < 0 || queued < before ? -1 : queued - before);
     return 0;
 }

@@ -8,7 +8,6 @@ SIMULATED_LENGTHS_NS = LENGTHS_NS[:4]  # its driver runs on processors, which sh
 SHARES = (50, 10, 90)
 SECONDS, SIMULATED_SECONDS = 2.5, 1.5
 LONG_NS = 10_000_000  # of kernels that need all of the time
-POINTS = 5  # by which a share may be off before the guarantee is broken
 
 
 def run(report):
@@ -30,9 +29,5 @@ def run(report):
 def one(report, tenant):
     short = cuda.simulated() and tenant.kernel_ns < LONG_NS
     (had,) = together.play([tenant], SIMULATED_SECONDS if short else SECONDS)
-    report.figure(f"{tenant.title}: share", had, "%")
-    if tenant.vcore is not None:
-        report.guarantee(
-            f"{tenant.title}: not over its share", had <= tenant.vcore + POINTS,
-            f"{had:.1f} of {tenant.vcore}",
-        )  # fmt: skip
+    together.tell(report, f"{tenant.title}: share", tenant.title, had)
+    together.judge(report, tenant.title, tenant, had)

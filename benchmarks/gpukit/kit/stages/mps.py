@@ -92,4 +92,5 @@ def shares(report):
             report.missing("tenant", exc)
             return
         for number, had in enumerate(had_of_all, 1):
-            report.figure(f"under MPS, {title}: tenant {number}", had, "%")
+            name = f"under MPS, {title}: tenant {number}"
+            together.tell(report, name, name, had)

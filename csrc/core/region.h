@@ -156,7 +156,7 @@ struct usage_slot {
     uint64_t refused;       /* charges refused since the claim */
     uint64_t pid_namespace; /* that pid belongs to; 0 if not known */
     uint64_t waiting;       /* its threads in calls that wait for the device (suspension.h) */
-    uint64_t spare;
+    uint64_t unmovable;     /* pieces of memory that no suspension can move, likewise */
 };
 
 struct usage_compute {    /* one per device: GPU time of the whole container, see governor.h */

@@ -76,3 +76,9 @@ void suspension_leave(void)
 {
     __atomic_sub_fetch(count_of_slot(), 1, __ATOMIC_SEQ_CST);
 }
+
+void suspension_count_unmovable(int change)
+{
+    __atomic_add_fetch(&shim.region.usage->slots[shim.region.slot].unmovable, (uint64_t) change,
+                       __ATOMIC_RELAXED);
+}

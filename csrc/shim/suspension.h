@@ -37,6 +37,11 @@ static inline void suspension_note(void)
 void suspension_enter(void);
 void suspension_leave(void);
 
+/* This process has *change* more pieces of memory that the driver cannot move, or fewer: multicast
+ * objects, fabric memory, memory of another container. The node side reads their number before it
+ * locks the process: the driver would hang, or the processes would lose the memory. */
+void suspension_count_unmovable(int change);
+
 /* Like suspension_enter, but do not wait. 0: the process is suspended, or is being suspended. */
 int suspension_try_enter(void);
 

@@ -44,6 +44,8 @@ void checkpoint_begin(struct machine_checkpoint *record)
         atomic_store(&record->inside[i].count, 0);
     atomic_store(&record->managed, 0);
     atomic_store(&record->imports, 0);
+    atomic_store(&record->fabric, 0);
+    record->restores = 0;
     record->is_spoiled = record->pending = 0;
     memset(record->held, 0, sizeof(record->held));
     atomic_store(&record->state, CHECKPOINT_RUNNING);
@@ -200,6 +202,7 @@ static enum checkpoint_result finish(const struct target *target)
         else
             record->held[device] = 0;
     }
+    record->restores += next == CHECKPOINT_LOCKED;
     set_state(record, next);
     record->pending = 0;
     return CHECKPOINT_DONE;
@@ -334,6 +337,17 @@ static enum checkpoint_result copy(struct target *target, enum checkpoint_state 
     return end(target, finish(target));
 }
 
+/* NVIDIA's driver does not come back from a checkpoint of such memory. */
+static bool hang(const struct target *target)
+{
+    while (atomic_load(&target->record->fabric)) {
+        if (!wait_while_stopped(target))
+            return false;
+        clock_sleep_until(clock_now() + POLL_NS);
+    }
+    return !is_dead(target);
+}
+
 enum checkpoint_result checkpoint_save(struct machine *machine, int pid)
 {
     uint64_t bytes[CONFIG_DEVICES] = {0};
@@ -347,6 +361,8 @@ enum checkpoint_result checkpoint_save(struct machine *machine, int pid)
         return end(&target, CHECKPOINT_NOT_SUPPORTED);
     if (is_on_mig(&target))
         return end(&target, CHECKPOINT_NO_MEMORY);
+    if (!hang(&target))
+        return end(&target, CHECKPOINT_NO_PROCESS);
     for (uint32_t device = 0; device < machine->config.device_count; device++)
         bytes[device] = atomic_load(&machine->state->uses[device][target.slot].bytes);
     return copy(&target, CHECKPOINT_CHECKPOINTED,

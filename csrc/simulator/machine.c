@@ -19,7 +19,7 @@
 #include "fault.h"
 
 #define STATE_MAGIC   UINT64_C(0x6d697375677670) /* "pvgusim" */
-#define STATE_VERSION 9
+#define STATE_VERSION 10
 
 static const char variable[] = "PYVGPU_SIMULATED_MACHINE";
 

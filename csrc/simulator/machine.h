@@ -81,6 +81,8 @@ struct machine_checkpoint {
     _Atomic uint32_t state;        /* enum checkpoint_state */
     _Atomic uint32_t managed;      /* its allocations of managed memory */
     _Atomic uint32_t imports;      /* memory of other processes that it has open */
+    _Atomic uint32_t fabric;       /* its multicast objects, and its memory for other nodes */
+    uint32_t restores;             /* of this process, so far */
     uint32_t is_ready;             /* the lock is initialised */
     uint32_t is_spoiled;           /* a restore has failed: there is no way back */
     uint32_t pending;              /* state after the action that has begun; 0: none has */

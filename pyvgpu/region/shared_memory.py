@@ -70,6 +70,11 @@ def orphaned(
     )
 
 
+def exporters(links: Sequence[SharedEntry]) -> frozenset[int]:
+    """Return the slots that have exports."""
+    return frozenset(link.slot for link in links if link.word & _EXPORT and link.slot >= 0)
+
+
 def opened(
     links: Sequence[SharedEntry], devices: int, charged: Callable[[int, int], int]
 ) -> dict[int, tuple[int, ...]]:

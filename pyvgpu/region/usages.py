@@ -59,6 +59,7 @@ class SlotUsage:
     charged: tuple[int, ...]  # bytes, by device
     opened: tuple[int, ...]  # bytes, by device, charged to another process of the region
     waiting: int = 0  # threads in calls that wait for a device
+    unmovable: int = 0  # pieces of memory that no suspension can move
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -244,6 +245,11 @@ def read_slots(file: int, devices: int) -> tuple[SlotUsage, ...]:
     )
 
 
+def read_exporters(file: int) -> frozenset[int]:
+    """Return the slots of the live processes that have exported memory."""
+    return shared_memory.exporters(_read_links(file)) & frozenset(slots_alive(file))
+
+
 def _read_words(
     file: int, device: int, count: int, number: int | None = None, first: int = 0
 ) -> bytes:
@@ -371,4 +377,5 @@ def _read_slot(
         charged,
         opened,
         record.waiting,
+        record.unmovable,
     )

@@ -37,6 +37,9 @@ _PROC = Path("/proc")
 _UVM = b"/dev/nvidia-uvm"
 _NCCL = "nccl"  # in the names of its threads
 _NCCL_BREAKS = ("595",)  # driver branches that end a process with NCCL instead of moving it
+_MODULE = Path("/proc/driver/nvidia/version")
+_OPEN_MODULE = "Open Kernel Module"
+_MODULE_HANGS = ("595.71.05",)
 
 RUNNING = region.Suspension()
 _GATED = region.Suspension(gated=True)
@@ -278,13 +281,25 @@ class Operation:
 
     def _check_targets(self) -> None:
         with self._usage() as usage:
-            shares = any(
-                any(slot.opened) for slot in region.read_slots(usage, len(self._tenant.devices))
-            )
-        if shares:
+            slots = region.read_slots(usage, len(self._tenant.devices))
+            exporters = region.read_exporters(usage)
+        if any(any(slot.opened) for slot in slots):
             raise SuspensionRefusedError(
                 "its processes share device memory with each other, which cannot be moved"
             )
+        unmovable = frozenset(slot.slot for slot in slots if slot.unmovable)
+        for pid, target in self._targets.items():
+            if target.slot in unmovable:
+                raise SuspensionRefusedError(
+                    f"process {pid}: it has multicast objects, fabric memory or memory of another "
+                    "container, which the driver cannot move; NCCL has none with "
+                    "NCCL_NVLS_ENABLE=0 NCCL_CUMEM_ENABLE=0"
+                )
+            if target.slot in exporters:
+                raise SuspensionRefusedError(
+                    f"process {pid}: it has exported device memory to other processes, which the "
+                    "driver cannot move"
+                )
         if self._is_under_mps():
             raise SuspensionRefusedError(
                 "its processes use MPS, and the driver cannot suspend clients of MPS"
@@ -294,6 +309,9 @@ class Operation:
                 raise SuspensionRefusedError(
                     f"{device.label} is a MIG device, whose memory the driver cannot move"
                 )
+        reason = None if self._calls.is_simulated else find_fault_of_module(_MODULE)
+        if reason is not None:
+            raise SuspensionRefusedError(reason)
         for pid in self._targets:
             reason = find_obstacle(_PROC / str(pid), self._calls.release)
             if reason is not None:
@@ -509,6 +527,24 @@ def find_obstacle(folder: Path, release: str = "") -> str | None:
     branch = release.partition(".")[0]
     if branch in _NCCL_BREAKS and _has_thread(folder, _NCCL):
         return f"it uses NCCL, which driver release {branch} cannot suspend; 580 can"
+    return None
+
+
+def find_fault_of_module(module: Path) -> str | None:
+    """Return why no process must be suspended; None: the kernel module has no known fault.
+
+    *module*: the file with its version, which need not exist.
+    """
+    try:
+        text = module.read_text(errors="replace")
+    except OSError:
+        return None
+    for release in _MODULE_HANGS:
+        if _OPEN_MODULE in text and f" {release} " in text:
+            return (
+                f"the open kernel module {release} hangs the machine when a process that was "
+                "resumed is killed; the closed module, or another release, does not"
+            )
     return None
 
 

@@ -143,3 +143,21 @@ def test_process_that_a_driver_release_would_end_is_refused(tmp_path, release, t
     found = suspend_operation.find_obstacle(folder, release)
     assert (found is not None) is refused
     assert found is None or "NCCL, which driver release 595 cannot suspend" in found
+
+
+@pytest.mark.parametrize(
+    ("text", "refused"),
+    [
+        pytest.param("Open Kernel Module for x86_64  595.71.05  Release Build", True, id="it"),
+        pytest.param("x86_64 Kernel Module  595.71.05  Tue Mar 24", False, id="the closed one"),
+        pytest.param("Open Kernel Module for x86_64  595.84  Release", False, id="a later one"),
+        pytest.param(None, False, id="no module"),
+    ],
+)
+def test_kernel_module_that_would_hang_the_machine_is_recognized(tmp_path, text, refused):
+    file = tmp_path / "version"
+    if text is not None:
+        file.write_text(f"NVRM version: NVIDIA UNIX {text}\nGCC version:  gcc 12.2.0\n")
+    found = suspend_operation.find_fault_of_module(file)
+    assert (found is not None) is refused
+    assert found is None or "hangs the machine when a process that was resumed is killed" in found

@@ -35,6 +35,7 @@ from .test_suspend import (
 __all__ = ["fixture_held", "fixture_slow"]
 
 NOT_INITIALIZED, OPERATING_SYSTEM, ILLEGAL_STATE, NOT_PERMITTED = 3, 304, 401, 800
+PIDFD_GETFD = 438
 VIEW = """
 def view():
     import pynvml
@@ -103,6 +104,57 @@ def test_state_is_answered_while_the_driver_copies(slow, name):
         assert slow.listed(name)["state"] == "suspended"
         done(pyvgpu(slow, "resume", name))
         assert made.ask("is_intact(p)") is True
+
+
+@pytest.mark.parametrize(
+    ("make", "free", "why"),
+    [
+        ("m = multicast()", "cuMemRelease(m)", "it has multicast objects, fabric memory"),
+        ("m = physical(8)", "cuMemRelease(m)", "it has multicast objects, fabric memory"),
+        (
+            "m = U64(alloc(1 << 20)); ipc_handle(m)",
+            "cuMemFree_v2(m)",
+            "it has exported device memory to other processes",
+        ),
+    ],
+)
+def test_memory_that_no_driver_moves_is_refused_before_anything_moves(
+    runner, name, held, make, free, why
+):
+    held.send(f"{make}; answer(0)")
+    assert held.answer() == 0
+    simulator.set_faults(machine_of(runner), f"call cuCheckpointProcessLock 1 {NOT_PERMITTED}")
+    said = refused(pyvgpu(runner, "suspend", name))
+    assert f"process {runner.listed(name)['processes'][0]['pid']}: {why}" in said
+    simulator.set_faults(machine_of(runner))
+    assert held.ask(f"[is_intact(p), cuda.{free}]") == [True, 0]
+    assert "suspended: 1.5GiB" in done(pyvgpu(runner, "suspend", name))
+    done(pyvgpu(runner, "resume", name))
+    assert held.ask("is_intact(p)") is True
+
+
+@pytest.mark.parametrize("imported", ["by handle", "by address"])
+def test_memory_of_another_run_is_refused_before_anything_moves(runner, name, held, imported):
+    """The importer pays for it, as does the run that exports it."""
+    with tenant(runner, f"{name}-b", "--vmemory", "4GiB") as other:
+        other.send(HOLDING)
+        assert other.answer() is True
+        if imported == "by address":
+            other.send(f"q = open_ipc({held.ask('ipc_handle(U64(p))')})")
+            free = "cuda.cuIpcCloseMemHandle(q)"
+        else:
+            held.send("m, fd = physical(1), INT(); h = (INT * 16)()")
+            held.send("check(cuda.cuMemExportToShareableHandle(h, m, 1, U64(0)))")
+            pid, fd = held.ask("[os.getpid(), h[0]]")
+            other.send(f"fd = ctypes.CDLL(None).syscall({PIDFD_GETFD}, os.pidfd_open({pid}), {fd}, 0)")  # fmt: skip  # noqa: E501
+            other.send("q = U64(); check(cuda.cuMemImportFromShareableHandle(byref(q), P(fd), 1))")
+            free = "cuda.cuMemRelease(q)"
+        assert other.ask("q.value != 0") is True
+        assert "exported device memory" in refused(pyvgpu(runner, "suspend", name))
+        assert "memory of another container" in refused(pyvgpu(runner, "suspend", f"{name}-b"))
+        assert other.ask(f"[is_intact(p), {free}]") == [True, 0]
+        assert "suspended" in done(pyvgpu(runner, "suspend", f"{name}-b"))
+        done(pyvgpu(runner, "resume", f"{name}-b"))
 
 
 BYPASS = (

@@ -159,21 +159,10 @@ def test_memory_of_a_mig_device_cannot_be_checkpointed(tmp_path):
 
 
 def test_shared_memory_cannot_be_checkpointed_on_either_side(target, caller, machine):
-    target.send(
-        "h = (ctypes.c_char * 64)(); answer([cuda.cuIpcGetMemHandle(h, U64(p)), list(h.raw)])"
-    )
-    result, handle = target.answer()
-    assert result == 0
+    handle = target.ask("ipc_handle(U64(p))")
     with checkpoints.target(machine) as other:
-        other.send(
-            f"context(); h = (ctypes.c_char * 64).from_buffer_copy(bytes({handle})); q = U64()"
-        )
-        # The handle is passed by value.
-        other.send(
-            "exec('class Handle(ctypes.Structure): _fields_ = [(\"raw\", ctypes.c_char * 64)]'); "
-            "answer(cuda.cuIpcOpenMemHandle_v2(byref(q), Handle.from_buffer_copy(h), 1))"
-        )
-        assert other.answer() == 0
+        other.send(f"context(); q = open_ipc({handle}); answer(q.value != 0)")
+        assert other.answer() is True
         for pid in (target.pid, other.pid):
             assert caller.ask(f"[lock({pid}), checkpoint({pid}), unlock({pid})]") == [
                 0,
@@ -182,6 +171,42 @@ def test_shared_memory_cannot_be_checkpointed_on_either_side(target, caller, mac
             ]
         assert other.ask("cuda.cuIpcCloseMemHandle(q)") == 0
     assert caller.ask(f"[lock({target.pid}), checkpoint({target.pid})]") == [0, 0]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param("multicast()", id="multicast object"),
+        pytest.param("physical(8)", id="fabric memory"),
+    ],
+)
+def test_checkpoint_hangs_while_the_process_has(target, caller, machine, make):
+    target.send(f"m = {make}; answer(0)")
+    assert target.answer() == 0
+    assert caller.ask(f"lock({target.pid})") == 0
+    with checkpoints.caller(machine) as second:
+        second.send(f"answer('begins'); answer(checkpoint({target.pid}))")
+        assert second.answer() == "begins"
+        wait_until(lambda: checkpoints.process_state(second.pid) == "S")
+        second.process.kill()
+        assert second.answer() == "ended"
+    assert caller.ask(f"[state({target.pid}), unlock({target.pid})]") == ["state 1", 0]
+    assert target.ask("[cuda.cuMemRelease(m), is_intact(p)]") == [0, True]
+    assert caller.ask(f"[lock({target.pid}), checkpoint({target.pid})]") == [0, 0]
+
+
+@pytest.mark.parametrize(("release", "again"), [("580.65.06", 0), ("615.71.09", INVALID_VALUE)])
+def test_memory_of_before_a_restore_can_be_exported_again_except_by_615(tmp_path, release, again):
+    machine = simulator.open_machine("h100", tmp_path)
+    conf = machine.folder / "machine.conf"
+    conf.write_text(conf.read_text().replace("driver_release=999.1", f"driver_release={release}"))
+    with checkpoints.target(machine) as target, checkpoints.caller(machine) as caller:
+        target.send("context(); m = physical(1); answer(0)")
+        assert target.answer() == 0
+        pid = target.pid
+        steps = f"[lock({pid}), checkpoint({pid}), restore({pid}), unlock({pid})]"
+        assert caller.ask(steps) == [0, 0, 0, 0]
+        assert target.ask("[export(m, 1), export(physical(1), 1)]") == [again, 0]
 
 
 SLOW = simulator.Law(checkpoint_percent=1, restore_percent=1)

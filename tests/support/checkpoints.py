@@ -46,6 +46,26 @@ def is_intact(pointer):
     back = ctypes.create_string_buffer(len(PATTERN))
     check(cuda.cuMemcpyDtoH_v2(back, U64(pointer), SIZE(len(PATTERN))))
     return back.raw == PATTERN
+def multicast():
+    made, wanted = U64(), (U64 * 4)(1, 2 << 20, 0, 0)  # of one device, 2 MiB
+    check(cuda.cuMulticastCreate(byref(made), wanted))
+    return made
+def physical(handle_types):
+    made, wanted = U64(), (INT * 8)(1, handle_types, 1, 0)  # pinned, on device 0
+    check(cuda.cuMemCreate(byref(made), SIZE(2 << 20), wanted, U64(0)))
+    return made
+def export(memory, handle_type):
+    return cuda.cuMemExportToShareableHandle((U64 * 8)(), memory, handle_type, U64(0))
+class IpcHandle(ctypes.Structure):  # passed by value
+    _fields_ = [("raw", ctypes.c_char * 64)]
+def ipc_handle(pointer):
+    made = (ctypes.c_char * 64)()
+    check(cuda.cuIpcGetMemHandle(made, pointer))
+    return list(made.raw)
+def open_ipc(raw):
+    opened = U64()
+    check(cuda.cuIpcOpenMemHandle_v2(byref(opened), IpcHandle.from_buffer_copy(bytes(raw)), 1))
+    return opened
 def spin(ns):
     image = b".version 8.0\\n.target sm_70\\n.address_size 64\\n" \\
             b".visible .entry sim_spin(.param .u64 ns) { ret; }\\n"

@@ -70,6 +70,16 @@ static bool is_single_type(CUmemAllocationHandleType type)
     return type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || type == CU_MEM_HANDLE_TYPE_FABRIC;
 }
 
+/* Release 615 prepares memory for its export when it is created, and not again when the process is
+ * restored. */
+static bool has_lost_export(const struct physical *physical)
+{
+    const struct machine *machine = process.machine;
+
+    return physical->restores != machine->own->restores &&
+           strncmp(machine->config.driver_release, "615.", 4) == 0;
+}
+
 CUresult cuMemExportToShareableHandle(void *shareableHandle, CUmemGenericAllocationHandle handle,
                                       CUmemAllocationHandleType handleType,
                                       unsigned long long flags)
@@ -80,6 +90,7 @@ CUresult cuMemExportToShareableHandle(void *shareableHandle, CUmemGenericAllocat
     physical = physical_find(handle);
     REQUIRE(shareableHandle && physical && !flags && is_single_type(handleType));
     REQUIRE(physical->properties.requestedHandleTypes & handleType);
+    REQUIRE(!has_lost_export(physical));
     return handle_export(physical->share, handleType, shareableHandle);
 }
 

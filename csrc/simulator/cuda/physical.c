@@ -30,6 +30,14 @@ CUmemGenericAllocationHandle physical_handle(struct physical *physical)
     return (CUmemGenericAllocationHandle) (uintptr_t) physical;
 }
 
+/* Such memory makes a checkpoint of the process hang. */
+static void count_fabric(const struct physical *physical, int change)
+{
+    if (physical->kind == PHYSICAL_MULTICAST ||
+        physical->properties.requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC)
+        atomic_fetch_add(&process.machine->own->fabric, (uint32_t) change);
+}
+
 struct physical *physical_make(enum physical_kind kind, uint64_t size,
                                const CUmemAllocationProp *properties)
 {
@@ -45,7 +53,9 @@ struct physical *physical_make(enum physical_kind kind, uint64_t size,
         .id = atomic_fetch_add(&last_id, 1) + 1,
         .properties = *properties,
         .share = SHARE_NONE,
+        .restores = process.machine->own->restores,
     };
+    count_fabric(physical, 1);
     return physical;
 }
 
@@ -74,6 +84,7 @@ void physical_let_go(struct physical *physical)
         share_let_go(process.machine, physical->holder);
     else if (physical->share != SHARE_NONE && share_end(process.machine, physical->share))
         discharge(physical);
+    count_fabric(physical, -1);
     physical->magic = 0;
     free(physical);
 }

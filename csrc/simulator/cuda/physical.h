@@ -33,6 +33,7 @@ struct physical {
     int share;           /* SHARE_NONE: it cannot be exported */
     void *holder;        /* of an import */
     struct multicast *multicast;
+    uint32_t restores; /* of the process, when it was made */
 };
 
 extern pthread_rwlock_t vmm_lock; /* callers of the following hold it for writing */

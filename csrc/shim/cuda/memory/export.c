@@ -52,13 +52,14 @@ CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHan
 }
 
 /* The location of imported memory. A multicast object has no properties, and takes no memory. */
-static CUresult find_place(CUmemGenericAllocationHandle handle, int *place)
+static CUresult find_place(CUmemGenericAllocationHandle handle, int *place, int *is_multicast)
 {
     CUmemAllocationProp properties;
     CUresult result = driver.cuMemGetAllocationPropertiesFromHandle(&properties, handle);
 
     *place = PLACE_ON_HOST;
-    if (result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_INVALID_HANDLE)
+    *is_multicast = result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_INVALID_HANDLE;
+    if (*is_multicast)
         return CUDA_SUCCESS;
     if (result == CUDA_SUCCESS)
         *place = physical_place(&properties.location);
@@ -70,6 +71,7 @@ static CUresult enter(CUmemGenericAllocationHandle handle, const struct allocati
 {
     struct physical *physical = physical_hold(handle);
     CUresult result;
+    int is_multicast;
     int place;
 
     if (physical) { /* this process has the handle: the driver counts one more reference to it */
@@ -78,7 +80,7 @@ static CUresult enter(CUmemGenericAllocationHandle handle, const struct allocati
             charge_release(opened);
         return result;
     }
-    result = find_place(handle, &place);
+    result = find_place(handle, &place, &is_multicast);
     if (result != CUDA_SUCCESS)
         return result;
     physical = physical_enter(handle, place >= 0 ? (unsigned) place : 0, opened->bytes);
@@ -89,6 +91,8 @@ static CUresult enter(CUmemGenericAllocationHandle handle, const struct allocati
     physical->charge.link = opened->link;
     physical->foreign = place >= 0 && !opened->link;
     unlock_mutex(&lock, LOCK_EXPORTS);
+    if (is_multicast || physical->foreign)
+        physical_keep_in_place(physical);
     return CUDA_SUCCESS;
 }
 

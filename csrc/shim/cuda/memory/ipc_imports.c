@@ -2,6 +2,7 @@
 /* ipc_imports.c -- a short list, whose lock is never held during a driver call; see ipc_imports.h.
  */
 #include "shim/cuda/memory/ipc_imports.h"
+#include "shim/suspension.h"
 #include "core/lock.h"
 
 #include <errno.h>
@@ -27,11 +28,19 @@ static struct opened **find(CUdeviceptr address)
     return place;
 }
 
+/* Memory of another container: only it has the export. */
+static int is_foreign(const struct opened *opened)
+{
+    return !opened->allocation.link;
+}
+
 /* Lock held. */
 static void unhook(struct opened **place)
 {
     struct opened *opened = *place;
 
+    if (is_foreign(opened))
+        suspension_count_unmovable(-1);
     *place = opened->next;
     free(opened);
 }
@@ -51,6 +60,8 @@ int ipc_imports_add(const struct allocation *allocation)
     } else {
         made->next = all;
         all = made;
+        if (is_foreign(made))
+            suspension_count_unmovable(1);
     }
     unlock_mutex(&lock, LOCK_IPC_IMPORTS);
     if (opened) {

@@ -159,6 +159,7 @@ CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle,
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     object->shared = properties->handleTypes != 0;
+    physical_keep_in_place(object);
     *handle = made;
     return CUDA_SUCCESS;
 }

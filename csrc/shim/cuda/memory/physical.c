@@ -8,6 +8,7 @@
 #include "shim/cuda/memory/physical.h"
 #include "shim/cuda/memory/charge.h"
 #include "shim/cuda/memory/multicast.h"
+#include "shim/suspension.h"
 
 #include <stdlib.h>
 
@@ -33,6 +34,8 @@ static void end_uses(struct physical *physical, uint64_t count)
         return;
     if (unlikely(physical->bound))
         multicast_end(physical);
+    if (unlikely(physical->unmovable))
+        suspension_count_unmovable(-1);
     charge_release(&physical->charge);
     free(physical);
 }
@@ -81,6 +84,12 @@ struct physical *physical_enter(CUmemGenericAllocationHandle handle, unsigned de
         return physical;
     free(physical);
     return NULL;
+}
+
+void physical_keep_in_place(struct physical *physical)
+{
+    physical->unmovable = 1;
+    suspension_count_unmovable(1);
 }
 
 static int hold(struct allocation *entry, void *held)

@@ -33,12 +33,16 @@ struct physical {
     struct binding *bound; /* memory bound to it, if it is a multicast object (multicast.c) */
     int shared;            /* others may have it, and keep it when this process is done with it */
     int foreign;           /* of another container: this process pays for its mappings (export.h) */
+    int unmovable;         /* by a suspension, which counts it */
 };
 
 /* Register memory that the driver has just created as *handle*, with *bytes* charged to *device*;
  * the handle has one reference. NULL if allocation fails. */
 struct physical *physical_enter(CUmemGenericAllocationHandle handle, unsigned device,
                                 uint64_t bytes);
+
+/* It cannot be moved by a suspension. Call this once, before others can find the record. */
+void physical_keep_in_place(struct physical *physical);
 
 /* The record of *handle*, held until it is dropped; NULL if it is unknown. */
 struct physical *physical_hold(CUmemGenericAllocationHandle handle);

@@ -24,13 +24,17 @@ static CUresult create_charged(CUmemGenericAllocationHandle *handle, size_t size
 {
     CUmemGenericAllocationHandle made;
     CUresult result = driver.cuMemCreate(&made, size, properties, flags);
+    struct physical *physical;
 
     if (unlikely(result != CUDA_SUCCESS))
         return result;
-    if (unlikely(!physical_enter(made, device, bytes))) {
+    physical = physical_enter(made, device, bytes);
+    if (unlikely(!physical)) {
         driver.cuMemRelease(made);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    if (unlikely(properties->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC))
+        physical_keep_in_place(physical);
     *handle = made;
     return CUDA_SUCCESS;
 }

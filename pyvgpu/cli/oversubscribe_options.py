@@ -80,8 +80,11 @@ def parse(options: argparse.Namespace) -> oversubscriber.OversubscribeRequest | 
     )
     host_memory = options.host_memory
     return oversubscriber.OversubscribeRequest(
-        holders.OversubscribedRequest(_parse_ratio(options.oversubscribe), rules),
-        None if host_memory is None else quantity.parse_size(host_memory, "--host-memory"),
+        holders.OversubscribedRequest(
+            _parse_ratio(options.oversubscribe),
+            rules,
+            None if host_memory is None else quantity.parse_size(host_memory, "--host-memory"),
+        ),
         _number(options.wait, "--wait", _WAIT_SECONDS, 0, 86400),
     )
 

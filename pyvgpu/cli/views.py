@@ -138,6 +138,7 @@ def _oversubscription(part: RunShare) -> dict[str, object] | None:
         "idle_seconds": record.rules.idle_seconds,
         "slice_seconds": record.rules.slice_seconds,
         "moves_per_minute": record.rules.moves_per_minute,
+        "host_memory_bytes": record.host_memory,
         "suspensions": record.suspensions,
         "resumptions": record.resumptions,
         "refusal": log.printable(record.refusal) or None,

@@ -116,6 +116,7 @@ class OversubscribedRequest:
 
     ratio: float  # of all reservations to the device
     rules: oversubscription.MoveRules
+    host_memory: int | None = None  # bytes that all suspended runs may take; None: no bound
 
 
 def reserved_bytes(limits: region.DeviceLimits, held: int | None) -> int:

@@ -78,13 +78,14 @@ def load(raw: bytes) -> MoveRecord:
     """Parse the contents of the file; DataError if they are not valid."""
     try:
         found: dict[str, Any] = json.loads(raw)
-        record = MoveRecord(**found)
+        known = {x.name for x in dataclasses.fields(MoveRecord)}  # a later version may write more
+        record = MoveRecord(**{name: value for name, value in found.items() if name in known})
         numbers = dataclasses.asdict(record)
         seconds = [numbers.pop(name) for name in ("suspended_seconds", "suspended_since")]
         valid = all(type(x) is int and 0 <= x < 1 << 63 for x in numbers.values()) and all(
             type(x) in (int, float) and math.isfinite(x) and x >= 0 for x in seconds
         )
-    except (ValueError, TypeError, RecursionError) as exc:
+    except (ValueError, TypeError, AttributeError, RecursionError) as exc:
         raise errors.DataError(f"not a record of moves: {exc}") from exc
     if not valid:
         raise errors.DataError("not a record of moves")

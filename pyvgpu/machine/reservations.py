@@ -124,7 +124,10 @@ class Registries:
             made = _enter(registries[0], chosen, wish.driver_release, holder)
             try:
                 record = tenant_record.TenantRecord(
-                    wanted.rules, tenant_record.now(), is_new=not has_room
+                    wanted.rules,
+                    tenant_record.now(),
+                    is_new=not has_room,
+                    host_memory=wanted.host_memory,
                 )
                 _write_record(made.folder, record)
                 if not has_room:

@@ -41,6 +41,7 @@ class TenantRecord:
     suspensions: int = 0  # by the policy, since its start
     resumptions: int = 0
     moves: tuple[float, ...] = ()  # recent ones
+    host_memory: int | None = None  # bytes that all suspended runs may take; None: no bound
 
     def moved(self, now: float, *, resumed: bool) -> TenantRecord:
         """Return the record with one more move, which begins *now*."""
@@ -84,9 +85,10 @@ def load(raw: bytes) -> TenantRecord:
     """Parse the contents of the file; DataError if they are not valid."""
     try:
         found: dict[str, Any] = json.loads(raw)
-        rules = oversubscription.MoveRules(**found.pop("rules"))
-        moves = tuple(map(float, found.pop("moves")))[-_KEPT_MOVES:]
-        record = TenantRecord(rules=rules, moves=moves, **found)
+        rules = oversubscription.MoveRules(**_known(oversubscription.MoveRules, found["rules"]))
+        moves = tuple(map(float, found["moves"]))[-_KEPT_MOVES:]
+        known = _known(TenantRecord, found)
+        record = TenantRecord(**{**known, "rules": rules, "moves": moves})
         times = (record.since, record.moving_since, record.suspended_at)
         numbers = (*times, record.move_seconds, record.refused_until, *moves)
         flags = (record.is_new, record.is_manual)
@@ -96,12 +98,18 @@ def load(raw: bytes) -> TenantRecord:
             and all(isinstance(x, bool) for x in flags)
             and all(type(x) is int and x >= 0 for x in counts)
             and isinstance(record.refusal, str)
+            and (record.host_memory is None or type(record.host_memory) is int)
         )
     except (ValueError, KeyError, TypeError, AttributeError, errors.UsageError) as exc:
         raise errors.DataError(f"not a record of an oversubscribed run: {exc}") from exc
     if not valid:
         raise errors.DataError("not a record of an oversubscribed run")
     return record
+
+
+def _known(kind: type[Any], found: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields that this version knows: a later one may have written more."""
+    return {x.name: found[x.name] for x in dataclasses.fields(kind) if x.name in found}
 
 
 def pool_of(uuid: str, memory: int, live: Sequence[LiveReservation]) -> oversubscription.Pool:
@@ -123,6 +131,22 @@ def is_tenant(reservation: LiveReservation) -> bool:
     return record is not None and not (
         record.is_manual and reservation.limits.suspension.suspended
     )
+
+
+def left_host_memory(own: LiveReservation, live: Sequence[LiveReservation]) -> int | None:
+    """Return the bytes that the run *own* may still take by its bound; None: it has none.
+
+    Runs of other devices may be on their way to host memory, or back, at the same time.
+    """
+    if own.record is None or own.record.host_memory is None:
+        return None
+    taken = sum(
+        sum(x.held or ())
+        for x in live
+        if x.run_id != own.run_id
+        and (x.limits.suspension.gated or (x.record is not None and x.record.moving_since))
+    )
+    return max(0, own.record.host_memory - taken)
 
 
 def tenants_of(

@@ -39,7 +39,6 @@ class OversubscribeRequest:
     """What `pyvgpu run --oversubscribe` was given."""
 
     wanted: holders.OversubscribedRequest
-    host_memory: int | None = None  # bytes that all suspended runs may take
     wait_seconds: float = WAIT_SECONDS  # for room, before the start is refused
 
 
@@ -52,7 +51,6 @@ class Oversubscriber:
         """*made* returns the reservation as it is now."""
         self._registries = registries
         self._made = made
-        self._host_memory: int | None = None
         self._period = _MOST_PERIOD_SECONDS
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
@@ -89,9 +87,8 @@ class Oversubscriber:
                 if info := signal.sigtimedwait(_ENDING, min(0.2, self._period)):
                     return info.si_signo
 
-    def start(self, worker: suspender.Suspender, host_memory: int | None) -> None:
+    def start(self, worker: suspender.Suspender) -> None:
         """Start the periodic decisions; call this only after the last fork of this process."""
-        self._host_memory = host_memory
         self._thread = threading.Thread(
             target=self._run, args=(worker,), name="oversubscriber", daemon=True
         )
@@ -163,7 +160,7 @@ class Oversubscriber:
             resumed = move.action is oversubscription.MoveAction.RESUME
             record = own.record.moved(tenant_record.now(), resumed=resumed)
             reservations.write_record(own.folder, record)
-            return move, self._left_host_memory(live)
+            return move, tenant_record.left_host_memory(own, live)
 
     def _own(self, live: Sequence[LiveReservation]) -> LiveReservation | None:
         run_id = self._made().run_id
@@ -187,16 +184,6 @@ class Oversubscriber:
         pool = tenant_record.pool_of(device.uuid, device.memory_total, live)
         tenants = tenant_record.tenants_of(device.uuid, live, activities)
         return oversubscription.decide(pool, tenants, tenant_record.now())
-
-    def _left_host_memory(self, live: Sequence[LiveReservation]) -> int | None:
-        if self._host_memory is None:
-            return None
-        taken = sum(
-            sum(x.held or ())
-            for x in live
-            if x.limits.suspension.suspended and x.run_id != self._made().run_id
-        )
-        return max(0, self._host_memory - taken)
 
     def _rewrite(self, change: Callable[[TenantRecord, float], TenantRecord]) -> None:
         with self._registries.frozen() as live:

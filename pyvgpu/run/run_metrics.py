@@ -84,6 +84,14 @@ RUN: tuple[tuple[MetricText, Callable[[RunShare], float | None]], ...] = (
     ),
     (
         MetricText(
+            "pyvgpu_run_memory_host_limit_bytes",
+            "Host memory of all suspended runs beyond which oversubscription suspends no run "
+            "(--host-memory); no series without such a bound.",
+        ),
+        lambda part: None if part.record is None else part.record.host_memory,
+    ),
+    (
+        MetricText(
             "pyvgpu_run_refused_allocations_total",
             "Allocations of a run that were refused because they exceeded its quota.",
         ),

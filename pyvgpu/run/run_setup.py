@@ -221,8 +221,8 @@ def opened(plan: RunPlan) -> Iterator[OpenRun]:
             steward.start()
         except OSError as exc:
             log.say(f"`pyvgpu set` cannot change this run: {exc.strerror}")
-        if mover is not None and asked is not None:
-            mover.start(worker, asked.host_memory)
+        if mover is not None:
+            mover.start(worker)
 
     try:
         mps.ensure()

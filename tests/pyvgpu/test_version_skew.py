@@ -14,6 +14,7 @@ from pathlib import Path
 import pod_objects as make
 import pytest
 
+from pyvgpu import oversubscription
 from pyvgpu.allocator import annotations, datatypes
 from pyvgpu.controller.claims import claim_totals
 from pyvgpu.controller.sidecar import exit_reports, nodes, records, sidecar_pods, swaps
@@ -21,7 +22,7 @@ from pyvgpu.controller.sidecar.termination_methods import Method
 from pyvgpu.deviceplugin import grants
 from pyvgpu.deviceplugin.grants import grant_log
 from pyvgpu.deviceplugin.kubelet import checkpoint_file, device_ids
-from pyvgpu.machine import holders, memory_limit
+from pyvgpu.machine import holders, memory_limit, move_record, tenant_record
 from pyvgpu.volumes import manifest, node_mirror
 
 KEY = b"k" * 32
@@ -80,6 +81,16 @@ def reservation():
 
 def limit():
     return json.loads(memory_limit.Limit(("/sys/fs/cgroup/a",), (GIB,), "").dump())
+
+
+def tenant():
+    return json.loads(
+        tenant_record.dump(tenant_record.TenantRecord(oversubscription.MoveRules(), 5.0))
+    )
+
+
+def moves():
+    return dataclasses.asdict(move_record.MoveRecord(suspensions=1))
 
 
 def swapped():
@@ -158,6 +169,16 @@ RECORDS = {
         {},
     ),
     "driver limit": (limit, lambda document: memory_limit.load(json.dumps(document).encode()), {}),
+    "tenant of oversubscription": (
+        tenant,
+        lambda document: tenant_record.load(json.dumps(document).encode()),
+        {"": {"host_memory"}},
+    ),
+    "moves of a run": (
+        moves,
+        lambda document: move_record.load(json.dumps(document).encode()),
+        {},
+    ),
     "kubelet's checkpoint": (
         kubelets_checkpoint,
         from_file(

@@ -186,7 +186,9 @@ def test_without_host_memory_no_run_is_suspended(runner, name):
             "--name", f"{name}-b", *QUICK, "--vmemory", "50GiB", "--wait", "4", "--", "true"
         )
         assert "no room within 4 s (--wait)" in refused(said)
-        assert "--host-memory allows" in runner.listed(name)["oversubscription"]["refusal"]
+        listed = runner.listed(name)["oversubscription"]
+        assert "--host-memory allows" in listed["refusal"]
+        assert listed["host_memory_bytes"] == 1 << 30
         assert first.ask("is_intact(p)") is True
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyvgpu.machine.holders import LiveReservation
 
 BYTES = 4096  # of the file, padded: it is rewritten in one write
+STALE_SECONDS = 15.0  # without a decision of a supervisor, which decides each second
 _KEPT_MOVES = 64  # recent ones
 
 
@@ -41,7 +42,12 @@ class TenantRecord:
     suspensions: int = 0  # by the policy, since its start
     resumptions: int = 0
     moves: tuple[float, ...] = ()  # recent ones
+    seen: float = 0.0  # when its supervisor last decided; 0: unknown
     host_memory: int | None = None  # bytes that all suspended runs may take; None: no bound
+
+    def seen_at(self, now: float) -> TenantRecord:
+        """Return the record after a decision of its supervisor."""
+        return dataclasses.replace(self, seen=now)
 
     def moved(self, now: float, *, resumed: bool) -> TenantRecord:
         """Return the record with one more move, which begins *now*."""
@@ -89,7 +95,7 @@ def load(raw: bytes) -> TenantRecord:
         moves = tuple(map(float, found["moves"]))[-_KEPT_MOVES:]
         known = _known(TenantRecord, found)
         record = TenantRecord(**{**known, "rules": rules, "moves": moves})
-        times = (record.since, record.moving_since, record.suspended_at)
+        times = (record.since, record.moving_since, record.suspended_at, record.seen)
         numbers = (*times, record.move_seconds, record.refused_until, *moves)
         flags = (record.is_new, record.is_manual)
         counts = (record.suspensions, record.resumptions)
@@ -162,11 +168,28 @@ def tenants_of(
     )
 
 
+def attended(
+    tenants: Sequence[MovableTenant], own: str, live: Sequence[LiveReservation], now: float
+) -> tuple[MovableTenant, ...]:
+    """Return the tenants without those that no supervisor would move, so that none waits for it.
+
+    Each supervisor moves its own run only, and may be stopped, as by Ctrl-Z. *own* is the run id
+    of the caller.
+    """
+    seen = {x.run_id: x.record.seen for x in live if x.record is not None}
+    return tuple(
+        tenant
+        if tenant.key == own or not 0 < seen[tenant.key] < now - STALE_SECONDS
+        else dataclasses.replace(tenant, refused_until=math.inf)
+        for tenant in tenants
+    )
+
+
 def _tenant(reservation: LiveReservation, activity: region.Activity | None) -> MovableTenant:
     record, limits = reservation.record, reservation.limits.devices[0]
     assert record is not None  # noqa: S101 - the caller has checked it
     held = reservation.held[0] if reservation.held else 0
-    return tenant_of(
+    found = tenant_of(
         reservation.run_id,
         record,
         TenantReservation(
@@ -178,6 +201,13 @@ def _tenant(reservation: LiveReservation, activity: region.Activity | None) -> M
         state_of(reservation.limits.suspension),
         activity,
     )
+    mark = reservation.limits.suspension
+    if mark.suspended and mark.kept and not record.moving_since:
+        # Its resumption did not end: it has its room, and its supervisor tries again.
+        return dataclasses.replace(
+            found, state=TenantState.RUNNING, wanted=None, refused_until=math.inf
+        )
+    return found
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

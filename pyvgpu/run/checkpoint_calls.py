@@ -62,6 +62,7 @@ class DeviceMemory:
 
     free: int  # bytes
     by_pid: Mapping[int, int]
+    is_mig: bool = False  # whether it is in MIG mode now
 
 
 class Calls:
@@ -102,7 +103,7 @@ class Calls:
         request = {"call": "memory", "uuid": uuid, "uncounted": uncounted}
         found = self._ask(request, _BEGIN_SECONDS)
         by_pid = {int(pid): int(size) for pid, size in found["by_pid"].items()}
-        return DeviceMemory(int(found["free"]), by_pid)
+        return DeviceMemory(int(found["free"]), by_pid, bool(found["is_mig"]))
 
     def state(self, pid: int, seconds: float) -> suspension.ProcessState | None:
         """Return the state of a process; None: it has ended, or does not use CUDA yet."""
@@ -257,8 +258,11 @@ def _memory(libnvidia_ml: Path, uuid: str, uncounted: int) -> dict[str, object]:
     try:
         with nvml.session(libnvidia_ml):
             handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+            if nvml.is_in_mig_mode(handle):  # NVML may not tell more
+                return {"free": 0, "by_pid": {}, "is_mig": True}
             free = int(pynvml.nvmlDeviceGetMemoryInfo(handle).free)
-            return {"free": free, "by_pid": nvml.bytes_by_pid(uuid, uncounted)}
+            found = nvml.bytes_by_pid(uuid, uncounted)
+            return {"free": free, "by_pid": found, "is_mig": False}
     except pynvml.NVMLError as exc:
         return {"error": f"NVML: {exc}"}
 

@@ -66,6 +66,7 @@ class Oversubscriber:
                 own = self._own(live)
                 if own is None or own.record is None or not own.record.is_new:
                     return None
+                reservations.write_record(own.folder, own.record.seen_at(tenant_record.now()))
                 # The last attempt may have ended in the middle.
                 has_room = not own.limits.suspension.released
                 move = None if has_room else self._decide(own, live)
@@ -146,20 +147,23 @@ class Oversubscriber:
             own = self._own(live)
             if own is None or own.record is None:
                 return None, None
-            if own.record.moving_since:  # no move is in progress: its end was not recorded
-                settled = own.record.stayed(tenant_record.now(), 0.0, "")
+            record = own.record.seen_at(tenant_record.now())
+            reservations.write_record(own.folder, record)
+            if record.moving_since:  # no move is in progress: its end was not recorded
+                settled = record.stayed(tenant_record.now(), 0.0, "")
                 reservations.write_record(own.folder, settled)
                 return None, None
-            idle = own.record.rules.idle_seconds
+            idle = record.rules.idle_seconds
             self._period = max(min(_MOST_PERIOD_SECONDS, idle / 4), len(live) / 50)
-            move = self._decide(own, live)
+            move = _interrupted(own, record) or self._decide(own, live)
             if move is None or move.key != own.run_id:
                 if not own.limits.suspension.gated:
                     region.renew(self._made().quota)
                 return None, None
             resumed = move.action is oversubscription.MoveAction.RESUME
-            record = own.record.moved(tenant_record.now(), resumed=resumed)
-            reservations.write_record(own.folder, record)
+            reservations.write_record(
+                own.folder, record.moved(tenant_record.now(), resumed=resumed)
+            )
             return move, tenant_record.left_host_memory(own, live)
 
     def _own(self, live: Sequence[LiveReservation]) -> LiveReservation | None:
@@ -181,9 +185,12 @@ class Oversubscriber:
                     reservations.opened(reservation, names.USAGE_FILE) as file,
                 ):
                     activities[reservation.run_id] = region.read_activity(file)
+        now = tenant_record.now()
         pool = tenant_record.pool_of(device.uuid, device.memory_total, live)
-        tenants = tenant_record.tenants_of(device.uuid, live, activities)
-        return oversubscription.decide(pool, tenants, tenant_record.now())
+        tenants = tenant_record.attended(
+            tenant_record.tenants_of(device.uuid, live, activities), own.run_id, live, now
+        )
+        return oversubscription.decide(pool, tenants, now)
 
     def _rewrite(self, change: Callable[[TenantRecord, float], TenantRecord]) -> None:
         with self._registries.frozen() as live:
@@ -191,3 +198,12 @@ class Oversubscriber:
             if own is not None and own.record is not None:
                 record = change(own.record, tenant_record.now())
                 reservations.write_record(own.folder, record)
+
+
+def _interrupted(own: LiveReservation, record: TenantRecord) -> oversubscription.Move | None:
+    """Return the rest of a resumption that has reserved its room, and did not end."""
+    mark = own.limits.suspension
+    waits = record.is_manual or tenant_record.now() < record.refused_until
+    if waits or not (mark.suspended and mark.kept):
+        return None
+    return oversubscription.Move(oversubscription.MoveAction.RESUME, own.run_id, own.run_id)

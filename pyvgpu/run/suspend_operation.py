@@ -154,6 +154,7 @@ class Operation:
         self._targets: dict[int, Target] = {}
         self._needs: dict[int, Need] = {}  # as last measured
         self._copy_seconds = _COPY_SECONDS
+        self._moves_all = False  # from the device: no child may keep any there
         self.moved = MovedMemory((0,) * len(tenant.devices), (0,) * len(tenant.devices))
 
     def suspend(self, order: SuspendOrder) -> str:
@@ -188,6 +189,7 @@ class Operation:
         *most* is the host memory that may be used, in bytes. Nothing is changed.
         """
         self._calls.check_offered()
+        self._moves_all = True
         self._find_targets()
         self._check_targets()
         needs = self._measure()
@@ -200,6 +202,7 @@ class Operation:
     def resume(self) -> str:
         """Resume all processes; UnavailableError without room, and they stay suspended."""
         before = self._tenant.read()
+        self._moves_all = False
         if not before.gated:
             return "is running already"
         self._calls.check_offered()
@@ -231,6 +234,7 @@ class Operation:
 
         LostError if a process can never be restored.
         """
+        self._moves_all = False
         while not self._stopped.is_set():
             try:
                 found = self._tenant.read()
@@ -264,20 +268,23 @@ class Operation:
             os.close(file)
 
     def _find_targets(self) -> None:
-        """Find the processes of all slots; RefusedError if one has ended and its slot is kept."""
+        """Find the processes of all slots; a process that has called exec has none any more.
+
+        RefusedError if one has ended and its slot is kept, and with it memory on the device.
+        """
         until = time.monotonic() + _SETTLE_SECONDS
         while True:
             with self._usage() as usage:
-                found, missing = find_processes(usage)
-            self._targets.update({target.pid: target for target in found})
-            if not missing:
+                found, missing, kept = find_processes(usage)
+            if not missing and not (kept and self._moves_all):
                 break
             if time.monotonic() > until:
                 raise SuspensionRefusedError(
-                    f"process {missing[0]} has ended, and a child that it forked keeps its memory"
+                    f"process {(*missing, *kept)[0]} has ended, and a child that it forked keeps "
+                    "its memory"
                 )
             self._stopped.wait(_PAUSE_SECONDS)
-        self._targets = {pid: x for pid, x in self._targets.items() if x.is_alive}
+        self._targets = {target.pid: target for target in found if target.is_alive}
 
     def _check_targets(self) -> None:
         with self._usage() as usage:
@@ -364,7 +371,13 @@ class Operation:
         for index, device in enumerate(self._tenant.devices):
             needed = sum(need.sizes[index] for need in needs)
             wanted = needed + (0 if self._calls.is_simulated else ROOM_BYTES)
-            free = self._calls.memory(device.uuid, 0).free
+            memory = self._calls.memory(device.uuid, 0)
+            free = memory.free
+            if needed and memory.is_mig:
+                raise errors.UnavailableError(
+                    f"{device.label} is in MIG mode by now, where the driver cannot restore its "
+                    "memory; `nvidia-smi -mig 0` ends that mode"
+                )
             if needed and free < wanted:
                 raise errors.UnavailableError(
                     f"it needs {quantity.format_size(wanted)} of {device.label}, and "
@@ -417,7 +430,8 @@ class Operation:
                 self._count(step)
                 until = time.monotonic() + _SETTLE_SECONDS
                 continue
-            if not self._targets[step.pid].is_alive:
+            target = self._targets.get(step.pid)
+            if target is None or not target.is_alive:
                 outcome = suspension.CallOutcome.AGAIN
             if outcome is suspension.CallOutcome.LOST:
                 why = suspension.explain(step.action, result)
@@ -487,10 +501,12 @@ def _kept(*, keep: bool) -> str:
     return "kept" if keep else "released"
 
 
-def find_processes(usage: int) -> tuple[list[Target], list[int]]:
-    """Return the processes that own a slot of the open *usage* file, and pids that are not found.
+def find_processes(usage: int) -> tuple[list[Target], list[int], list[int]]:
+    """Return the processes that own a slot of the open *usage* file, and pids without a process.
 
-    A slot has the pid of its process in the process's own pid namespace.
+    First those that are not found, perhaps since they just begin or end; then those that have
+    ended, or called exec, and whose slots their forked children keep. A slot has the pid of its
+    process in the process's own pid namespace.
     """
     slots = region.read_slots(usage, 1)
     processes = process_identity.SlotProcesses(usage)
@@ -505,7 +521,13 @@ def find_processes(usage: int) -> tuple[list[Target], list[int]]:
                 if number is not None:
                     found.setdefault(number, int(folder.name))
     targets = [Target(pid, process_identity.began(pid), slot) for slot, pid in found.items()]
-    return targets, [slot.pid for slot in slots if slot.slot not in found]
+    lost = [slot for slot in slots if slot.slot not in found]
+    kept = [slot for slot in lost if processes.has_ended(slot)]
+    return (
+        targets,
+        [slot.pid for slot in lost if slot not in kept],
+        [slot.pid for slot in kept],
+    )
 
 
 def find_obstacle(folder: Path, release: str = "") -> str | None:

@@ -10,10 +10,12 @@ from waiting import WHOLE, wait_until
 from pyvgpu import names
 from pyvgpu.machine import reservations, tenant_record
 from pyvgpu.run import run_metrics, runs
+from pyvgpu.simulation import simulator
 
 from .conftest import reservation_folders
-from .test_suspend import HOLDING, SLOW, done, is_gated, pyvgpu, refused, tenant
+from .test_suspend import HOLDING, SLOW, done, is_gated, machine_of, pyvgpu, refused, tenant
 
+NOT_READY = 600
 LITTLE = "context(); p = alloc(1 << 24); fill(p); answer(p > 0)"
 WORK = "spin(1_000_000); check(cuda.cuCtxSynchronize())"
 QUICK = ("--oversubscribe", "--idle", "1", "--slice", "5", "--moves", "100")
@@ -208,3 +210,41 @@ def test_without_host_memory_no_run_is_suspended(runner, name):
 )
 def test_invalid_options_are_refused(runner, options, said):
     assert said in refused(runner(*options, "--", "true"), 64)
+
+
+@pytest.mark.slow
+def test_a_resumption_that_the_driver_refuses_is_tried_again(runner, name):
+    with crowded(runner, name) as first:
+        first.send(HOLDING)
+        assert first.answer() is True
+        with crowded(runner, f"{name}-b"):
+            assert state(runner, name) == "suspended"
+            simulator.set_faults(
+                machine_of(runner), f"call cuCheckpointProcessRestore 1 {NOT_READY}"
+            )
+            first.send("answer(is_intact(p))")
+            wait_until(lambda: runner.listed(name)["oversubscription"]["refusal"])
+            assert "returned error 600" in runner.listed(name)["oversubscription"]["refusal"]
+            simulator.set_faults(machine_of(runner))
+            assert first.answer() is True
+            wait_until(lambda: state(runner, name) == "running")
+
+
+@pytest.mark.slow
+def test_a_run_whose_supervisor_is_stopped_holds_up_no_other(runner, name):
+    """As by Ctrl-Z: it would be the first to be suspended, and only its supervisor can do that."""
+    with crowded(runner, name, size="30GiB") as first:
+        first.send(HOLDING)
+        assert first.answer() is True
+        with crowded(runner, f"{name}-b", size="30GiB") as second:
+            second.send(HOLDING)
+            assert second.answer() is True
+            first.process.send_signal(signal.SIGSTOP)
+            try:
+                with crowded(runner, f"{name}-c", size="45GiB"):
+                    assert state(runner, f"{name}-b") == "suspended"
+                    assert state(runner, name) == "running"
+            finally:
+                first.process.send_signal(signal.SIGCONT)
+            assert first.ask("is_intact(p)") is True
+            assert second.ask("is_intact(p)") is True

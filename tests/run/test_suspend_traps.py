@@ -255,3 +255,45 @@ def test_a_program_with_nccl_is_refused_by_driver_release(
             done(pyvgpu(runner, "suspend", name))
             done(pyvgpu(runner, "resume", name))
         assert made.ask("[go.set(), is_intact(p)][1]") is True
+
+
+@pytest.mark.slow
+def test_a_process_that_calls_exec_meanwhile_holds_up_no_other(slow, name):
+    with with_child(slow, name, "--vmemory", "8GiB") as made:
+        made.send("context(); p = alloc(1 << 29); fill(p); answer(1)")
+        assert made.answer() == 1
+        with subprocess.Popen(
+            [PYVGPU, "suspend", name], env=slow.environment, stdout=subprocess.PIPE, text=True
+        ) as command:
+            wait_until(lambda: judge.used_bytes(machine_of(slow)) < 2 * GIB)
+            made.send("c.stdin.write('os.execvp(\"sleep\", [\"sleep\", \"600\"])\\n'); c.stdin.flush()")  # fmt: skip  # noqa: E501
+            assert "suspended" in command.communicate()[0]
+        done(pyvgpu(slow, "resume", name))
+        assert made.ask("is_intact(p)") is True
+        made.send("c.kill()")
+
+
+def test_a_forked_child_of_a_process_that_died_suspended_holds_up_no_other(runner, name):
+    with with_child(runner, name, "--vmemory", "8GiB") as made:
+        made.send("context(); p = alloc(1 << 29); fill(p); answer(1)")
+        assert made.answer() == 1
+        forked = made.ask("ask_child(c, 'f = os.fork() or time.sleep(600); answer(f)')")
+        try:
+            assert "suspended" in done(pyvgpu(runner, "suspend", name))
+            made.send("c.kill(); answer(c.wait())")
+            assert made.answer() == -signal.SIGKILL
+            assert done(pyvgpu(runner, "resume", name)) == f"{name}: resumed\n"
+            assert made.ask("is_intact(p)") is True
+        finally:
+            os.kill(forked, signal.SIGKILL)
+
+
+def test_a_device_that_is_in_mig_mode_by_now_is_not_restored_to(runner, name, held):
+    done(pyvgpu(runner, "suspend", name))
+    simulator.set_faults(machine_of(runner), "mig 0")
+    said = refused(pyvgpu(runner, "resume", name))
+    assert "is in MIG mode by now, where the driver cannot restore its memory" in said
+    assert runner.listed(name)["state"] == "suspended"
+    simulator.set_faults(machine_of(runner))
+    assert done(pyvgpu(runner, "resume", name)) == f"{name}: resumed\n"
+    assert held.ask("is_intact(p)") is True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors
+from pyvgpu import errors, input_files
 from pyvgpu.controller.certs import certificates
 
 if TYPE_CHECKING:
@@ -43,10 +43,8 @@ def source(folder: Path) -> Source:
 
 
 def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
-        raise errors.DataError(
-            f"--certificate-folder {file}: {errors.reason_of(exc)}; must have {CERTIFICATE} "
-            f"and {KEY}, like a mounted Secret of type kubernetes.io/tls"
-        ) from exc
+    return input_files.read_file(
+        file,
+        f"--certificate-folder {file}",
+        f"must have {CERTIFICATE} and {KEY}, like a mounted Secret of type kubernetes.io/tls",
+    )

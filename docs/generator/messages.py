@@ -98,6 +98,9 @@ FOLDERS = {  # of programs that retry by themselves what is unavailable
     ("deviceplugin/", 69): "wait: the agent retries; `kubectl vgpu explain POD` shows the state",
     ("controller/", 69): "wait: the program retries; its log has the details",
 }
+# The functions of input_files that raise errors, with the place of the rule among their arguments.
+# The name of the input, if it is an argument, comes before the rule; else it is the path.
+READERS = {"read_file": 2, "read_input": 1}
 # The errors that errors.of_files returns, with the file system's reason after the text.
 OF_FILES = (errors.UnavailableError, errors.PermissionDeniedError)
 SHIM = """## Refusals of the shim
@@ -168,6 +171,9 @@ def messages(root: Path) -> Iterator[Message]:
         if not isinstance(found.node, ast.Call) or not found.node.args:
             continue
         name = sources.name_of(found.node)
+        if name in READERS:
+            yield _reader_message(found.path, found.node)
+            continue
         of_files = name == errors.of_files.__name__
         raised = OF_FILES if of_files else filter(None, [by_name.get(name)])
         given = found.node.args[0]
@@ -180,8 +186,18 @@ def messages(root: Path) -> Iterator[Message]:
             Message(found.path, kind, literal)
             for kind in raised
             for literal in said
-            if literal.strip(f"{sources.GAP}: ")
+            if literal.strip(f"{sources.GAP}:; ")
         )
+
+
+def _reader_message(path: str, call: ast.Call) -> Message:
+    """Return the message of a call to a function of READERS."""
+    place = READERS[sources.name_of(call)]
+    name = sources.GAP if place == 1 else sources.text_of(call.args[1])
+    rule = sources.text_of(call.args[place])
+    if name is None or rule is None:
+        raise ValueError(f"{path}:{call.lineno}: the name and the rule must be literal texts")
+    return Message(path, errors.DataError, f"{name}: {sources.GAP}; {rule}")
 
 
 def _named(everything: Iterable[sources.Found]) -> dict[tuple[str, str, str], list[str]]:

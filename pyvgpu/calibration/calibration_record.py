@@ -22,7 +22,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu import errors
+from pyvgpu import errors, input_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -126,13 +126,9 @@ class KitRecord:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return the JSON document at *path*; RecordError if it is not valid."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
-        raise RecordError(
-            f"{path}: cannot be read: {errors.reason_of(exc)}; must be a {FILE} of the GPU kit"
-        ) from exc
+    """Return the JSON document at *path*, - is standard input; DataError if it is not valid."""
+    text = input_files.read_input(path, f"must be a {FILE} of the GPU kit")
+    path = Path(input_files.title(path))
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as exc:
@@ -153,13 +149,13 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def load(path: Path) -> KitRecord:
-    """Return the record at *path*, a file or a folder that the kit wrote.
+    """Return the record at *path*: a file, a folder that the kit wrote, or - for standard input.
 
-    UsageError if there is none, RecordError if it cannot be read.
+    UsageError if there is none, DataError if it cannot be read.
     """
     try:
         file = path / FILE if path.is_dir() else path
-        found = file.exists()
+        found = path == input_files.STANDARD_INPUT or file.exists()
     except OSError as exc:
         raise RecordError(
             f"RECORD {str(path)!r}: {errors.reason_of(exc)}; must be a {FILE} of the GPU kit, or "
@@ -172,6 +168,7 @@ def load(path: Path) -> KitRecord:
             f"DIR/{FILE}"
         )
     document = read(file)
+    file = Path(input_files.title(file))
     try:
         stages = {name: _stage(name, entry) for name, entry in document["stages"].items()}
         device = stages["facts"].facts.get("device") if "facts" in stages else ""

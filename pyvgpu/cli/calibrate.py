@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors
+from pyvgpu import errors, input_files
 from pyvgpu.calibration import assumptions, calibration_record, guarantees, machine_values
 from pyvgpu.models import MIB
 from pyvgpu.simulation import machines
@@ -31,6 +31,7 @@ _EXAMPLES = """\
 examples:
   pyvgpu calibrate results                        (the folder that the kit wrote)
   pyvgpu calibrate results/record.json --json
+  ssh gpu-1 cat results/record.json | pyvgpu calibrate -
   pyvgpu calibrate results --write h200.machine
   pyvgpu run --simulate h200.machine --vcore 30 -- python train.py
 """
@@ -62,7 +63,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
     add = parser.add_argument
-    add("record", metavar="RECORD", help="a record.json, or the folder of `./run --out`")
+    add(
+        "record",
+        metavar="RECORD",
+        help=f"a record.json, or the folder of `./run --out`; {input_files.HELP}",
+    )
     add(
         "--write",
         metavar="FILE",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors
+from pyvgpu import errors, input_files
 
 if TYPE_CHECKING:
     import argparse
@@ -65,9 +65,6 @@ def source(
 
 
 def _read(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
-        raise errors.DataError(
-            f"--certificate-authority {file}: {errors.reason_of(exc)}; must be certificates in PEM"
-        ) from exc
+    return input_files.read_file(
+        file, f"--certificate-authority {file}", "must be certificates in PEM"
+    )

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, log, quantity
+from pyvgpu import errors, input_files, log, quantity
 from pyvgpu.cli import table
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ _EXAMPLES = """\
 examples:
   pyvgpu replay trace.json.gz
   pyvgpu replay trace.json --vcore 30 --vcore 60
+  ssh gpu-1 cat trace.json.gz | pyvgpu replay -
   pyvgpu replay train.json --vcore 60 --beside serve.sqlite --vcore 40
   pyvgpu replay trace.json --html replay.html
 """
@@ -41,7 +42,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
     add = parser.add_argument
-    add("file", metavar="FILE", type=Path, help="the recording of a job")
+    add("file", metavar="FILE", type=Path, help=f"the recording of a job; {input_files.HELP}")
     add(
         "--vcore",
         metavar="N",
@@ -56,7 +57,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         type=Path,
         action="append",
         default=[],
-        help=f"another job that runs at the same time, {MOST_BESIDE} at most",
+        help=f"another job that runs at the same time, {MOST_BESIDE} at most; {input_files.HELP}",
     )
     add("--process", metavar="PID", help="the process in FILE (the one with most work)")
     add("--device", metavar="INDEX", help="the device in FILE (the one with most work)")
@@ -69,6 +70,7 @@ def run(options: argparse.Namespace) -> int:
     from pyvgpu.replay import compare, replay_output
 
     vcores = _vcores(options)
+    input_files.check_one_standard_input(options.file, *options.beside)
     process = _number(options.process, "--process", 4242)
     device = _number(options.device, "--device", 0)
     traces = [
@@ -119,6 +121,7 @@ def _open(path: Path, process: int | None, device: int | None) -> Trace:
     from pyvgpu.replay import profile_import, recording
 
     found = profile_import.read(path)
+    path = Path(input_files.title(path))
     choice = recording.choose(found, path, process, device)
     if process is None and len(choice.processes) > 1:
         _say_choice(path, "process", choice.process, choice.processes)

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors
+from pyvgpu import errors, input_files
 from pyvgpu.cli import certificate_options, cluster_options, scheduler_snapshot, table
 from pyvgpu.controller.scheduler import cache
 from pyvgpu.controller.scheduler.shell import extender_routes, leader_label, session
@@ -226,10 +226,12 @@ def _read_authority(options: argparse.Namespace) -> str:
                 "issues them, such as /etc/kubernetes/pki/ca.crt"
             )
         return ""
+    trusted = input_files.read_file(
+        Path(file), f"--client-authority {file}", "must be certificates in PEM"
+    )
     try:
-        trusted = Path(file).read_text(encoding="utf-8")
         ssl.create_default_context(cadata=trusted)
-    except (OSError, ValueError) as exc:  # an SSLError is an OSError
+    except (ssl.SSLError, ValueError) as exc:
         raise errors.DataError(
             f"--client-authority {file}: {errors.reason_of(exc)}; must be certificates in PEM"
         ) from exc

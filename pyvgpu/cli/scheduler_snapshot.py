@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors
+from pyvgpu import errors, input_files
 from pyvgpu.allocator import amounts
 from pyvgpu.controller.scheduler import cache, node_annotation_reader, pod_request
 from pyvgpu.kube import apiserver, informer, objects
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from pyvgpu.kube.objects import Object
@@ -57,13 +57,17 @@ def from_cluster(api: apiserver.ApiServer, settings: cache.SchedulerSettings) ->
     return found
 
 
-def from_file(path: Path, settings: cache.SchedulerSettings) -> cache.Cache:
-    """Read the cache from the output of `kubectl get nodes,pods -A -o json`."""
-    things = read_objects(path)
+def from_objects(things: Sequence[Object], settings: cache.SchedulerSettings) -> cache.Cache:
+    """Return the cache of a cluster that has these nodes and pods."""
     found = cache.Cache(settings)
-    tell_nodes(found, (thing for thing in things if thing.get("kind") == "Node"))
+    tell_nodes(found, nodes_of(things))
     tell_pods(found, (thing for thing in things if thing.get("kind") == "Pod"))
     return found
+
+
+def nodes_of(things: Iterable[Object]) -> list[Object]:
+    """Return the nodes among *things*."""
+    return [thing for thing in things if thing.get("kind") == "Node"]
 
 
 def tell_nodes(known: cache.Cache, nodes: Iterable[Object]) -> None:
@@ -86,36 +90,33 @@ def unit_of(known: cache.Cache) -> int:
 
 
 def read_objects(path: Path) -> list[Object]:
-    """Return the objects in a JSON or YAML file, with lists flattened; DataError if invalid."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
-        raise errors.DataError(
-            f"{path}: {errors.reason_of(exc)}; must be a file of Kubernetes objects, such as "
-            "`kubectl get pods -o yaml` writes"
-        ) from exc
+    """Return the objects in a JSON or YAML input, with lists flattened; DataError if invalid."""
+    text = input_files.read_input(
+        path, "must be a file of Kubernetes objects, such as `kubectl get pods -o yaml` writes"
+    )
+    name = input_files.title(path)
     with errors.needing("PyYAML", "kubernetes"):
         import yaml
     try:
         found = [json.loads(text)] if text.lstrip()[:1] == "{" else list(yaml.safe_load_all(text))
     except (ValueError, yaml.YAMLError, RecursionError) as exc:
         raise errors.DataError(
-            f"{path}: must be objects as kubectl writes them, in JSON or YAML: "
+            f"{name}: must be objects as kubectl writes them, in JSON or YAML: "
             f"{errors.reason_of(exc)}"
         ) from exc
-    return [thing for one in found for thing in _each(one, path)]
+    return [thing for one in found for thing in _each(one, name)]
 
 
-def _each(found: object, path: Path) -> Iterable[Object]:
+def _each(found: object, name: str) -> Iterable[Object]:
     if found is None:
         return
     if not isinstance(found, dict):
         raise errors.DataError(
-            f"{path}: has {str(found)[:40]!r}, which is not an object: must be Kubernetes "
+            f"{name}: has {str(found)[:40]!r}, which is not an object: must be Kubernetes "
             "objects, such as `kubectl get pods -o yaml` writes"
         )
     if str(found.get("kind", "")).endswith("List") and "items" in found:
         for entry in objects.entries(found, "items"):
-            yield from _each(entry, path)
+            yield from _each(entry, name)
     else:
         yield found

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors
+from pyvgpu import errors, input_files
 from pyvgpu.cli import cluster_options, scheduler_snapshot
 from pyvgpu.controller.scheduler import cache, extender, pod_request
 from pyvgpu.controller.webhook import conversions, drafts
@@ -27,6 +27,7 @@ taints, CPU or other constraints.
 _EXAMPLES = """\
 examples:
   pyvgpu simulate-schedule pod.yaml
+  kubectl get pod NAME -o yaml | pyvgpu simulate-schedule -
   kubectl get nodes,pods -A -o json > cluster.json
   pyvgpu simulate-schedule pods.yaml --cluster cluster.json --policy spread
 """
@@ -37,12 +38,18 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
     add = parser.add_argument
-    add("file", metavar="FILE", type=Path, help="pods, or a list of them, in YAML or JSON")
+    add(
+        "file",
+        metavar="FILE",
+        type=Path,
+        help=f"pods, or a list of them, in YAML or JSON; {input_files.HELP}",
+    )
     add(
         "--cluster",
         metavar="FILE",
         type=Path,
-        help="output of `kubectl get nodes,pods -A -o json` (the live cluster)",
+        help="output of `kubectl get nodes,pods -A -o json`, or - for standard input (the live "
+        "cluster)",
     )
     scheduler_snapshot.add_policy(parser)
     cluster_options.add_kubeconfig(parser)
@@ -71,21 +78,19 @@ class Placed:
 def run(options: argparse.Namespace) -> int:
     """Place the pods in a copy of the cluster; 0 if all fit, else 1."""
     settings = scheduler_snapshot.read_settings(options)
+    input_files.check_one_standard_input(options.file, options.cluster)
     pods = [
         _named(thing, at) for at, thing in enumerate(scheduler_snapshot.read_objects(options.file))
     ]
     if not pods:
         raise errors.DataError(
-            f"{options.file}: contains no pod; must have at least one, such as `kubectl get pod "
-            "NAME -o yaml` writes"
+            f"{input_files.title(options.file)}: contains no pod; must have at least one, such as "
+            "`kubectl get pod NAME -o yaml` writes"
         )
     if options.cluster:
-        nodes = [
-            thing
-            for thing in scheduler_snapshot.read_objects(options.cluster)
-            if thing.get("kind") == "Node"
-        ]
-        known = scheduler_snapshot.from_file(options.cluster, settings)
+        there = scheduler_snapshot.read_objects(options.cluster)
+        nodes = scheduler_snapshot.nodes_of(there)
+        known = scheduler_snapshot.from_objects(there, settings)
     else:
         api = apiserver.connect(options.kubeconfig)
         nodes = api.items("/api/v1/nodes", {})[0]

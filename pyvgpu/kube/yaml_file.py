@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyvgpu import errors
+from pyvgpu import errors, input_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -12,12 +12,7 @@ if TYPE_CHECKING:
 
 def read(path: Path, option: str) -> Any:
     """Return the content of a file; DataError, which names *option*, if that fails."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
-        raise errors.DataError(
-            f"{option} {path}: {errors.reason_of(exc)}; must be a file in YAML or JSON"
-        ) from exc
+    text = input_files.read_file(path, f"{option} {path}", "must be a file in YAML or JSON")
     return parse(text, str(path))
 
 

@@ -19,12 +19,13 @@ _NO_STREAM = 2**32 - 1
 _VERSION = re.compile(r"(_v\d+|_ptsz|_ptds)+$")
 
 
-def read(path: Path) -> Recording:
-    """Return the recording in the export."""
+def read(path: Path, content: bytes = b"") -> Recording:
+    """Return the recording in the export at *path*, or in its *content*, if there is no file."""
+    file = ":memory:" if content else f"{path.absolute().as_uri()}?mode=ro"
     try:
-        with contextlib.closing(
-            sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
-        ) as db:
+        with contextlib.closing(sqlite3.connect(file, uri=True)) as db:
+            if content:
+                db.deserialize(content)
             db.row_factory = sqlite3.Row
             return _Export(path, db).read()
     except (sqlite3.Error, IndexError, TypeError, ValueError) as exc:

@@ -30,8 +30,8 @@ def noted(monkeypatch, *gates):
     drawn = Pauses()
 
     def noting(source):
-        def delay(*given):
-            seconds = backoff.delay(*given)
+        def delay(*given, **more):
+            seconds = backoff.delay(*given, **more)
             drawn.note(source(), seconds)
             return seconds
 

@@ -143,7 +143,10 @@ class Device:
     """The first GPU that this process sees."""
 
     def __init__(self) -> None:
-        self._cuda = ctypes.CDLL("libcuda.so.1")
+        try:
+            self._cuda = ctypes.CDLL("libcuda.so.1")
+        except OSError as exc:
+            raise SystemExit(f"{exc}; without a GPU: pyvgpu run --simulate h100 -- ...") from exc
         self._context = ctypes.c_void_p()
         self._call("cuInit", 0)
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), 0)

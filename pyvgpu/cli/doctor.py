@@ -246,7 +246,9 @@ def _sentence(verdict: doctor.PossibleRuns) -> str:
             ", and on simulated ones." if verdict.simulated else "; simulated ones are missing."
         )
     if verdict.simulated:
-        return f"{held}`pyvgpu run` works with --simulate only, such as --simulate h100."
+        return (
+            f"{held}`pyvgpu run` works with --simulate h100 only, as does `pyvgpu doctor --prove`."
+        )
     return f"{held}`pyvgpu run` does not work here: `pyvgpu doctor` lists what is missing."
 
 

@@ -329,6 +329,8 @@ def _run(given: list[str], program: CommandLine) -> int:
     if not given:
         whole.print_help()
         return 0
+    if given[0].startswith("-"):
+        _check_order(given, whole, program)
     if not given[0].startswith("-") and given[0] not in modules:
         whole.error(f"{given[0]!r}: is no command{_perhaps(given[0], modules)}")
     options, unknown = whole.parse_known_args(given)
@@ -340,6 +342,19 @@ def _run(given: list[str], program: CommandLine) -> int:
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # while modules loaded: see __main__
         signal.signal(signal.SIGINT, interrupt)
     return int(module.run(options))
+
+
+def _check_order(given: Sequence[str], whole: Parser, program: CommandLine) -> None:
+    """UsageError if the command follows one of its options."""
+    first = given[0].partition("=")[0]
+    known = {name for action in whole._actions for name in action.option_strings}
+    commands = {name for name, _, _ in program.commands}
+    command = next((word for word in given[1:] if word in commands), None)
+    if command is not None and first not in known:
+        whole.error(
+            f"{first}: is an option of a command, and must follow it, such as "
+            f"`{program.name} {command} {given[0]}`"
+        )
 
 
 def interrupt(number: int, frame: types.FrameType | None) -> NoReturn:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from pyvgpu.share import Share
 
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 _DESCRIPTION = """\
 Run COMMAND with a share of one device. CUDA and NVML show COMMAND only that share, and an
 allocation over it fails as on a full device. Options after COMMAND are COMMAND's.
@@ -151,6 +152,7 @@ def run(options: argparse.Namespace) -> int:
     )
     with supervisor.signals_held() as inherited, run_setup.opened(plan) as opened:
         report_share(asked, opened.made.share)
+        _report_hidden(environment, opened.made.share.device)
         number = None
         if opened.mover is not None and oversubscription is not None:
             number = opened.mover.wait_for_room(oversubscription.wait_seconds)
@@ -216,6 +218,22 @@ def _environment(
     behind = environment.get("LD_LIBRARY_PATH", "")
     path = ":".join(filter(None, (str(run_tree / "lib64"), behind)))
     return {**environment, "LD_LIBRARY_PATH": path, **run_setup.variables(base)}
+
+
+def _report_hidden(environment: Mapping[str, str], given: device.Device) -> None:
+    """Print a line if a variable of CUDA hides the run's only device from its programs."""
+    visible = environment.get(_VISIBLE, "")
+    first = visible.partition(",")[0].strip()
+    if first.isdecimal() and int(first) > 0:
+        remedy = f"choose a device by --device {first}"
+    elif first.startswith(("GPU-", "MIG-")) and not given.uuid.startswith(first):
+        remedy = f"choose it by --device {first}"
+    else:
+        return
+    log.say(
+        f"{_VISIBLE}={visible}: hides the run's device, whose index in the run is 0; unset it, "
+        f"and {remedy}"
+    )
 
 
 def report_share(asked: quota.Quota, given: Share) -> None:

@@ -90,6 +90,11 @@ def run(options: argparse.Namespace) -> int:
     if options.cluster:
         there = scheduler_snapshot.read_objects(options.cluster)
         nodes = scheduler_snapshot.nodes_of(there)
+        if not nodes:
+            raise errors.DataError(
+                f"{input_files.title(options.cluster)}: contains no node; must be the output of "
+                "`kubectl get nodes,pods -A -o json`"
+            )
         known = scheduler_snapshot.from_objects(there, settings)
     else:
         api = apiserver.connect(options.kubeconfig)

@@ -279,7 +279,7 @@ def test_prove_without_a_device_is_refused(environment, tmp_path):
     ask = [*DOCTOR, "--prove", "--driver-libraries", str(tmp_path)]
     done = subprocess.run(ask, env=environment, capture_output=True, text=True)
     assert done.returncode == 69
-    assert "works with --simulate only" in done.stderr
+    assert "works with --simulate h100 only" in done.stderr
 
 
 def test_a_simulated_machine_without_a_proof_is_refused(environment):

@@ -53,6 +53,12 @@ def test_the_help_has_each_command_once_in_its_group(capsys):
         (["frobnicate"], "'frobnicate': is no command (see"),
         (["ps", "--jsom"], "unrecognized arguments: --jsom; did you mean --json?"),
         (["device-plugin", "--simulated=h100"], "--simulated=h100; did you mean --simulate?"),
+        (
+            ["--simulate", "h100", "run", "true"],
+            "--simulate: is an option of a command, and must follow it, such as `pyvgpu run "
+            "--simulate` (see",
+        ),
+        (["--vcore=30", "run", "true"], "must follow it, such as `pyvgpu run --vcore=30` (see"),
         (["--verison"], "unrecognized arguments: --verison; did you mean --version?"),
         (["run", "--gpus", "all"], "unrecognized arguments: --gpus; did you mean --device?"),
         (["run", "--memory=8g"], "unrecognized arguments: --memory=8g; did you mean --vmemory?"),

@@ -166,6 +166,24 @@ def test_defaults_are_reported_in_one_line(runner, options, lines):
 
 
 @pytest.mark.parametrize(
+    ("visible", "remedy"),
+    [
+        pytest.param("1", "choose a device by --device 1", id="an index"),
+        pytest.param("3,0", "choose a device by --device 3", id="several indices"),
+        pytest.param("GPU-1234", "choose it by --device GPU-1234", id="another UUID"),
+        pytest.param("0", None, id="the device"),
+        pytest.param("GPU-", None, id="a prefix of its UUID"),
+        pytest.param("", None, id="no device: on purpose"),
+    ],
+)
+def test_a_variable_that_hides_the_device_is_reported(runner, visible, remedy):
+    ran = runner("--vmemory", "2GiB", "true", env={"CUDA_VISIBLE_DEVICES": visible})
+    said = f"CUDA_VISIBLE_DEVICES={visible}: hides the run's device, whose index in the run is 0"
+    assert ran.returncode == 0
+    assert ran.stderr == ("" if remedy is None else f"pyvgpu: {said}; unset it, and {remedy}\n")
+
+
+@pytest.mark.parametrize(
     "options", [[], ["--driver-libraries", "{empty}"]], ids=["usual", "given"]
 )
 def test_missing_driver_is_reported_in_one_line(runner, tmp_path, options):

@@ -1,15 +1,14 @@
 """Commands in README.md and docs/ are valid: options, make targets and paths exist.
 
-test_readme runs `console` blocks and compares their output. A block of `sh`, or one without a
-language that begins with a command, is an example with files and pods of the reader's. These tests
-check what needs no such objects: options by the parser itself, make targets, and paths of this
-project.
+test_readme runs `console` blocks and compares their output. A block of `sh` is an example with
+files and pods of the reader's. These tests check what needs no such objects: options by the parser
+itself, make targets, and paths of this project.
 
 Pages that begin with `start-` are complete instructions for a bare machine. Above each of their
 `sh` blocks a mark names its runner: `<!-- cluster -->` for the e2e install suite,
-`<!-- one machine -->` for test_one_machine, `<!-- wheels -->` for tests/wheels, or
-`<!-- not run: WHY -->`. On every page test_stand_ins runs the `sh` blocks that nothing else runs,
-with stand-ins for the programs that they call.
+`<!-- one machine -->` and `<!-- simulator -->` for test_one_machine, `<!-- wheels -->` for
+tests/wheels, or `<!-- not run: WHY -->`. On every page test_stand_ins runs the `sh` blocks that
+nothing else runs, with stand-ins for the programs that they call.
 """
 
 import re
@@ -27,15 +26,14 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 PROGRAMS = ("pyvgpu", "kubectl", "make", "ctr", "pip", "sudo", "helm", "docker", "podman")
 ENDS = {"|", "||", "&&", ";", "&", ">", ">>", "<", ")", "2>"}
 PARSERS = {program.name: whole(program) for program in (PYVGPU, KUBECTL)}
-RUN = (documented.CLUSTER, documented.ONE_MACHINE, documented.WHEELS)
+RUN = (documented.CLUSTER, documented.ONE_MACHINE, documented.SIMULATOR, documented.WHEELS)
 MARK = re.compile(rf"{'|'.join(RUN)}|not run: \S.+")
 
 
 def blocks(page):
     """Yield the mark, the language and the text of each block with commands on a page."""
     for mark, language, text in documented.blocks(page):
-        begins = text.lstrip("$ ").split(maxsplit=1)[:1]
-        if language in ("sh", "console") or (language == "" and begins and begins[0] in PROGRAMS):
+        if language in ("sh", "console"):
             yield mark, language, text
 
 
@@ -117,6 +115,14 @@ def test_each_step_of_a_start_page_is_run_or_says_why_not(page):
     for mark, language, text in found:
         if language != "console":
             assert MARK.fullmatch(mark), f"{page.name}: block without a mark:\n{text}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_each_block_of_commands_has_a_language(page):
+    """Else no test would run it."""
+    for _, language, text in documented.blocks(page):
+        first = text.split(maxsplit=1)[:1]
+        assert language or not first or first[0].removeprefix("$") not in PROGRAMS, text
 
 
 def test_words_of_a_script_are_found():

@@ -1,7 +1,8 @@
 """Commands of the pages for one machine run as they stand, in a namespace, on a simulated device.
 
-Their blocks have the mark `<!-- one machine -->`. `sudo` is a stub, `pyvgpu run` and `pyvgpu
-doctor` get `--simulate`, and the programs of the reader print how much device memory they see.
+Their blocks have the mark `<!-- one machine -->`, or `<!-- simulator -->` where they need files
+and runs of the reader's, which the tests make. `sudo` is a stub, `pyvgpu run` and `pyvgpu doctor`
+get `--simulate`, and the programs of the reader print how much device memory they see.
 """
 
 import os
@@ -10,6 +11,8 @@ import sys
 from pathlib import Path
 
 import documented
+import kit_records
+import profiles
 import pytest
 import rights
 
@@ -35,7 +38,9 @@ find {" ".join(FOLDERS)} ~ \\( -path {ROOT} -o -path {sys.prefix} -o -path "*/bi
 """
 SUDO = '#!/bin/sh\nexec "$@"\n'
 PROGRAM = f"""#!/bin/sh
-case $1 in run | doctor) command=$1; shift; set -- "$command" --simulate h100 "$@" ;; esac
+case "$1 $2" in
+"run "* | "doctor --prove") command=$1; shift; set -- "$command" --simulate h100 "$@" ;;
+esac
 exec {shlex.quote(str(PYVGPU))} "$@"
 """
 MEMORY = 'import gpu\nprint("sees", gpu.Device().memory()[1] >> 20, "MiB")\n'
@@ -47,9 +52,9 @@ def executable(path, text):
     path.chmod(0o755)
 
 
-def steps(page):
-    """Return the marked blocks of a page, in order."""
-    return [text for mark, _, text in documented.blocks(page) if mark == documented.ONE_MACHINE]
+def steps(page, wanted=documented.ONE_MACHINE):
+    """Return the blocks of a page that have this mark, in order."""
+    return [text for mark, _, text in documented.blocks(page) if mark == wanted]
 
 
 @pytest.fixture
@@ -60,7 +65,9 @@ def follow(tmp_path):
     executable(tmp_path / "bin/pyvgpu", PROGRAM)
     executable(home / "pyvgpu/bin/pip", '#!/bin/sh\necho pip "$@"\n')
     executable(folder / "evaluate", "#!/bin/sh\nexec python train.py\n")
-    for name in ("train.py", "sweep.py"):
+    executable(tmp_path / "bin/jupyter", "#!/bin/sh\nexec python train.py\n")
+    executable(tmp_path / "bin/ssh", '#!/bin/sh\nshift\nexec "$@"\n')
+    for name in ("train.py", "sweep.py", "serve.py"):
         (folder / name).write_text(MEMORY)
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYVGPU_", "XDG_", "CUDA_"))}
     environment = {
@@ -107,3 +114,67 @@ def test_uninstall_of_all_users(follow):
     said = follow("sudo install -d -m 1777 /run/pyvgpu", "pyvgpu run -- true", remove)
     assert said.count("\nremoved ") >= 2
     assert said.endswith("pip uninstall pyvgpu\n")
+
+
+def alive(names):
+    """Return a script that starts runs with these names, which end with the shell."""
+    started = "\n".join(
+        f"""pyvgpu run --name {name} --vmemory 4GiB -- sleep infinity &
+until pyvgpu ps --quiet | grep -qx {name}; do :; done"""
+        for name in names.split()
+    )
+    return f"trap 'kill $(jobs -p); wait' EXIT\n{started}" if names else ""
+
+
+# Of each page the marked examples: the runs that they name, and what they print.
+EXAMPLES = {
+    "calibrate": [("", "Written")],
+    "doctor": [("", "memory is held")],
+    "mig": [("", "sees 2048 MiB\n")],
+    "oversubscribe": [("", "sees 40960 MiB\nsees 20480 MiB\n")],
+    "ps": [("eval", "\neval\n")],
+    "replay": [("", "train.json")],
+    "run": [("", "sees 8192 MiB\nsees 24302 MiB\nsees 2048 MiB\n")],
+    "set": [("eval", "eval: vcore 20")],
+    "sharing": [("", "sees 8192 MiB\n")],
+    "support-bundle": [("", "/tmp/help.tar.gz")],
+    "suspend": [("train", "train: resumed")],
+    "top": [("eval", "1 run on 1 device")],
+    "vcore": [
+        ("train", "train: vcore 50"),
+        ("", "sees 20480 MiB\nsees 40960 MiB\n"),
+        ("answers training", "answers: vcore 20"),
+    ],
+}
+
+
+def examples(page):
+    """Return the examples of a page."""
+    return steps(ROOT / f"docs/{page}.md", documented.SIMULATOR)
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Make the files that examples name."""
+    folder = tmp_path / "folder"
+    (folder / "results").mkdir(parents=True)
+    kit_records.write(folder / "results/record.json", None)
+    job = profiles.Profile(kernels=2, steps=1)
+    for name in ("trace.json", "trace.json.gz", "train.json"):
+        profiles.write_kineto(folder / name, profiles.kineto(job))
+    profiles.write_nsys(folder / "serve.sqlite", job)
+
+
+def test_marked_examples_are_known():
+    pages = (page.stem for page in (ROOT / "docs").glob("*.md"))
+    found = {page: len(texts) for page in pages if (texts := examples(page))}
+    assert found == {page: len(known) for page, known in EXAMPLES.items()}
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("page", "number"), [(page, n) for page, known in EXAMPLES.items() for n in range(len(known))]
+)
+def test_example_on_the_simulator(page, number, follow):
+    runs, printed = EXAMPLES[page][number]
+    assert printed in follow(alive(runs), examples(page)[number])

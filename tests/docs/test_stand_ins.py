@@ -94,7 +94,7 @@ def environment(tmp_path):
     for name, script in programs.items():
         (folder / name).write_text(script)
         (folder / name).chmod(0o755)
-    return {"PATH": str(folder), "HOME": str(tmp_path)}
+    return {"PATH": str(folder), "HOME": str(tmp_path), "NODE_NAME": "node-1"}
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 CLUSTER = "cluster"  # mark of the commands that the e2e install suite runs
 ONE_MACHINE = "one machine"  # mark of those that tests/docs/test_one_machine.py runs
+SIMULATOR = "simulator"  # mark of examples that it runs with files and runs of the reader's
 DOCKER = "docker"  # mark of the command that tests/docker runs
 WHEELS = "wheels"  # mark of those that tests/wheels/test_documented.py runs
 _FENCED = re.compile(

@@ -19,18 +19,6 @@
  * together, and beside others the work runs in rows that are longer than their time slices. */
 #define PAUSE_NS (3 * MILLISECOND)
 
-/* While no other container has work, one whose streams work at the same time pauses only when it
- * owes some time: its streams overlap only as far as their work is queued ahead, since a host
- * launches in another order than the device works. So it runs for up to OWED_RUN_NS and then pauses
- * for up to OWED_PAUSE_NS. Too little of that gains nothing, and too much makes windows uneven. */
-#define OWED_RUN_NS   (50 * MILLISECOND)
-#define OWED_PAUSE_NS (80 * MILLISECOND)
-#define OWED_LEAST_NS (10 * MILLISECOND)
-#define OWED_MOST_NS  (25 * MILLISECOND)
-
-/* What a launch that was never measured takes off that. */
-#define UNMEASURED_NS (MILLISECOND / 10)
-
 /* The clock's possible error about one row of pieces: it knows the part of the time that each
  * process had, and not which one had the device at a given moment. */
 #define ROW_ERROR_NS (5 * MILLISECOND)
@@ -173,23 +161,6 @@ static void begin_pause(struct governor *governor)
         __atomic_add_fetch(&governor->pauses, 1, __ATOMIC_RELAXED);
 }
 
-/* The budget at which a process begins to pause. */
-static int64_t spent_at(const struct governor *governor, const struct governor_share *share,
-                        uint64_t now)
-{
-    uint64_t crowded = load(&governor->shared->crowded_ns);
-    int64_t unmeasured = __atomic_load_n(&governor->guesses, __ATOMIC_RELAXED) * UNMEASURED_NS;
-    int64_t rate = smaller(rate_of(share), CLOCK_WHOLE);
-    int64_t owed = smaller(budget_part(OWED_PAUSE_NS, (uint32_t) rate),
-                           budget_part(OWED_RUN_NS, (uint32_t) (CLOCK_WHOLE - rate)));
-
-    if ((share->beside && !share->spared) || !crowded || now > crowded + CROWDED_NS ||
-        crowded > now + CROWDED_NS)
-        return 0;
-    owed = smaller(owed, OWED_MOST_NS) - unmeasured;
-    return owed < OWED_LEAST_NS ? 0 : -owed;
-}
-
 int governor_buy(struct governor *governor, const struct governor_share *share, uint64_t end_ns,
                  int64_t ns, uint64_t now, uint64_t *until_ns)
 {
@@ -205,7 +176,7 @@ int governor_buy(struct governor *governor, const struct governor_share *share, 
         budget_draw(governor->shared, budget_part(PAUSE_NS, rate) - budget);
         budget = budget_left(governor->shared);
     }
-    if (budget <= spent_at(governor, share, now))
+    if (budget <= 0)
         begin_pause(governor);
     enough = budget_part(pause_ns(governor), rate);
     if (budget >= enough)
@@ -390,10 +361,8 @@ int64_t governor_finish(struct governor *governor, const struct governor_piece *
     };
     int64_t grown;
 
-    if (piece->crowded) {
+    if (piece->crowded)
         governor->crowded_ns = piece->until_ns;
-        __atomic_store_n(&governor->shared->crowded_ns, piece->until_ns, __ATOMIC_RELAXED);
-    }
     busy.certain = alone || counts_as_own(governor, piece, clock);
     grown = busy_add(&governor->busy, &busy);
     grow(governor, grown);
@@ -600,7 +569,6 @@ void governor_settle(struct governor *governor, const struct clock_view *clock,
     review_all(governor, flight->since_ns);
     governor->running = flight->running;
     __atomic_store_n(&governor->guessing, flight->guessing, __ATOMIC_RELAXED);
-    __atomic_store_n(&governor->guesses, flight->guesses, __ATOMIC_RELAXED);
     __atomic_store_n(&governor->ahead_ns, flight->ahead_ns, __ATOMIC_RELAXED);
     __atomic_store_n(&governor->reach_ns, flight->end_ns, __ATOMIC_RELAXED);
     __atomic_store_n(&governor->beside_ns, flight->ahead_ns - flight->longest_ns, __ATOMIC_RELAXED);

@@ -168,9 +168,7 @@ struct usage_compute {    /* one per device: GPU time of the whole container, se
     uint64_t waits;       /* number of launches that waited */
     uint64_t spare[3];    /* had a meaning for older arbiters, unless they are 0 */
     int64_t saved_ns;     /* part of the share beyond what budget_ns keeps, see budget.h */
-    uint64_t
-        crowded_ns; /* CLOCK_MONOTONIC when streams of a process last worked together; 0: never */
-    uint64_t more_spare[21];
+    uint64_t more_spare[22];
 };
 
 struct usage_work {    /* one process on one device; both only grow and wrap, in WORK_UNIT_NS */

@@ -209,77 +209,6 @@ static void test_charges_equal_measurements(void)
     }
 }
 
-static void test_overlapping_streams_owe_time_while_no_other_container_has_work(void)
-{
-    const uint64_t now = start + 5000 * MS;
-    static const struct {
-        const char *sentence;
-        int64_t budget, ago_ns; /* since streams last worked at the same time */
-        int guesses, beside, spared, admitted;
-    } rows[] = {
-        {"up to 25 ms", -24 * MS, 10 * MS, 0, 0, 0, 1},
-        {"no more", -25 * MS, 10 * MS, 0, 0, 0, 0},
-        {"its end was just read", -24 * MS, -MS, 0, 0, 0, 1},
-        {"they work one by one since a second", -MS, 1001 * MS, 0, 0, 0, 0},
-        {"a time of another boot", -MS, -1001 * MS, 0, 0, 0, 0},
-        {"launches never measured", -15 * MS, 10 * MS, 100, 0, 0, 0},
-        {"make it less", -14 * MS, 10 * MS, 100, 0, 0, 1},
-        {"down to nothing", -1, 10 * MS, 160, 0, 0, 0},
-        {"others have work", -MS, 10 * MS, 0, 1, 0, 0},
-        {"others are idle", -24 * MS, 10 * MS, 0, 1, 1, 1},
-    };
-
-    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
-        struct governor_share share = {
-            .own = HALF, .limit = HALF, .beside = rows[i].beside, .spared = rows[i].spared};
-        uint64_t until;
-
-        begin();
-        shared.refilled_ns = now;
-        shared.budget_ns = rows[i].budget;
-        shared.crowded_ns = now - (uint64_t) rows[i].ago_ns;
-        governor.guesses = rows[i].guesses;
-        CHECK_EQUAL(rows[i].sentence,
-                    governor_buy(&governor, &share, 50 * MS, 50 * MS, now, &until),
-                    rows[i].admitted);
-    }
-}
-
-/* Whether *percent* of the device may begin more work while the budget is *budget*. */
-static int owes(uint32_t percent, int64_t budget)
-{
-    struct governor_share share = {.own = CLOCK_WHOLE / 100 * percent};
-    uint64_t until;
-
-    begin();
-    share.limit = share.own;
-    shared.crowded_ns = start;
-    shared.budget_ns = budget;
-    return governor_buy(&governor, &share, MS, MS, start, &until);
-}
-
-static void test_debts_keep_pauses_and_runs_short(void)
-{
-    CHECK("80 ms of a small share", owes(20, -15 * MS));
-    CHECK("no more", !owes(20, -17 * MS));
-    CHECK("50 ms of what a large one leaves", owes(75, -12 * MS));
-    CHECK("no more", !owes(75, -13 * MS));
-    CHECK("nothing where that is too little", !owes(10, -MS));
-    CHECK("nor here", !owes(90, -MS));
-    CHECK("nor with the whole device", !owes(100, -MS));
-}
-
-static void test_pieces_of_overlapping_streams_are_noted_for_all_processes(void)
-{
-    uint64_t until = start + 3 * (uint64_t) MS;
-    struct governor_piece piece = {start, start, until, MS, .crowded = 1};
-
-    taken((struct governor_piece) {start, start, start + (uint64_t) MS, MS, .joins = 1});
-    CHECK_EQUAL("not if there is one", shared.crowded_ns, 0);
-    taken(piece);
-    CHECK_EQUAL("until then", shared.crowded_ns, until);
-}
-
 enum { THREADS = 4, BUYS = 100000 };
 
 static void *buy_often(void *unused)
@@ -319,9 +248,6 @@ int main(void)
     static void (*const tests[])(void) = {
         test_random_streams_get_their_share,
         test_charges_equal_measurements,
-        test_overlapping_streams_owe_time_while_no_other_container_has_work,
-        test_debts_keep_pauses_and_runs_short,
-        test_pieces_of_overlapping_streams_are_noted_for_all_processes,
         test_concurrent_purchases_pay_once,
     };
 

@@ -19,7 +19,7 @@ MOBY := 2.0.0-beta.24
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # one venv, into which one pip at a time installs
-.PHONY: help build demo test test-slow gpu-kit gpu-rehearsal fire test-share test-locks soak soak-claims soak-share test-browser browser-pictures terminal-pictures test-clients test-drivers test-slurm test-docker test-lowest wheels dist release manifests images cross sanitize test-gpu e2e e2e-kinds e2e-vm lint format docs reference bench bench-share bench-replay bench-sidecar bench-agent bench-agent-load bench-cluster-load bench-claims bench-claim-pods bench-webhook bench-filter bench-suspend bench-compiled bench-scheduler pictures clean
+.PHONY: help build demo test test-slow gpu-kit gpu-rehearsal fire test-share test-locks soak soak-claims soak-share test-browser browser-pictures terminal-pictures test-clients test-drivers test-slurm test-docker test-lowest wheels dist release manifests images cross sanitize test-gpu e2e e2e-kinds lint format docs reference bench bench-share bench-replay bench-sidecar bench-agent bench-agent-load bench-cluster-load bench-claims bench-claim-pods bench-webhook bench-filter bench-suspend bench-compiled bench-scheduler pictures clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -303,9 +303,6 @@ e2e: build $(VENV)/.cluster-tools ## end-to-end tests in a real Kubernetes; SUIT
 
 e2e-kinds: build $(VENV)/.cluster-tools ## a short suite on other kinds of clusters, such as IPv6-only; KIND=ipv6 runs one
 	@BIN=$(BIN) tests/e2e/kinds/run "$(KIND)" $(PYTESTFLAGS)
-
-e2e-vm: build $(VENV)/.cluster-tools ## a short suite on a node with cgroup v2 and systemd, which reboots: a virtual machine, emulated in software
-	@BIN=$(BIN) tests/e2e/vm/run $(PYTESTFLAGS)
 
 clean: ## remove build outputs, keep .venv
 	@rm -rf build dist $(VENV)/.built

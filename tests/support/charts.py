@@ -27,7 +27,7 @@ CHART = manifests.chart()
 
 CLUSTER = Path(__file__).parents[1] / "e2e/cluster/cluster"
 _OURS = "localhost/pyvgpu:"  # without the tag
-_SECONDS = f"{rig.SECONDS}s"
+_SECONDS = "150s"
 
 
 def run(*command: object, text: str | None = None) -> str:

@@ -37,8 +37,7 @@ _SHOWN = (
     "statusPage.enabled=true",
     charted.SIDECARS,
 )  # all templates' objects
-# The timeout of every wait, for busy cores; no test waits this long on purpose.
-SECONDS = int(os.environ.get("CLUSTER_SECONDS", "150"))
+SECONDS = 150  # timeout of every wait, for busy cores; no test waits this long on purpose
 
 # Sidecars' reactions to SIGTERM; the shell is PID 1, which SIGTERM does not end by default.
 RUNS = "while true; do sleep 0.1; done"

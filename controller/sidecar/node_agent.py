@@ -225,7 +225,7 @@ class NodeAgent:
                 self._queue.add(key, AGAIN_SECONDS)
             except apiserver.ServerError as exc:
                 log.warning("pod %s: %s", key, exc)
-                self._gate.failed(exc.retry_after)
+                self._gate.failed(exc.status, exc.retry_after)
                 self._queue.add(key, AGAIN_SECONDS)
             except Exception:
                 log.exception("failed on pod %s", key)

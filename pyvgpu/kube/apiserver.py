@@ -41,7 +41,6 @@ MERGE_PATCH = "application/merge-patch+json"
 
 UNAUTHORIZED, NOT_FOUND, TOO_MANY = 401, 404, 429
 CONFLICT = 409  # another writer was first: re-read the object
-INVALID = 422
 PATIENCE_SECONDS = 5.0  # for which a throttled request is retried
 
 _SECONDS = 30
@@ -73,28 +72,15 @@ _SOCKET_OPTIONS = [  # detect a dead peer in less than a minute
 class ServerError(errors.UnavailableError):
     """A request to the API server failed."""
 
-    def __init__(
-        self,
-        text: str,
-        status: int = 0,
-        retry_after: float | None = None,
-        *,
-        failed_test: bool = False,
-    ) -> None:
+    def __init__(self, text: str, status: int = 0, retry_after: float | None = None) -> None:
         super().__init__(text)
         self.status = status  # 0: no response
         self.retry_after = retry_after
-        self._failed_test = failed_test
-
-    @property
-    def conflict(self) -> bool:
-        """Whether the object has changed since we read it: read it again, and retry."""
-        return self.status == CONFLICT or self._failed_test
 
     @property
     def outdated(self) -> bool:
-        """Whether the object has changed or is gone; not a failure of server or network."""
-        return self.conflict or self.status == NOT_FOUND
+        """Whether our view of the object was outdated; not a failure of server or network."""
+        return self.status in backoff.OUTDATED
 
 
 def _ignore(method: str, status: int, seconds: float) -> None:
@@ -281,7 +267,7 @@ class ApiServer:
                 return self._read(request)
             except ServerError as exc:
                 chance = random.random()  # noqa: S311
-                pause = backoff.delay(attempt, chance, retry_after=exc.retry_after)
+                pause = backoff.delay(attempt, chance, exc.status, exc.retry_after)
                 if not _is_retryable(request, exc) or time.monotonic() + pause > end:
                     raise
                 time.sleep(pause)
@@ -499,27 +485,13 @@ def _unreadable() -> tuple[type[Exception], ...]:
 
 
 def _refused(request: _Request, answer: Any) -> ServerError:
-    found: dict[str, Any] = {}
-    with contextlib.suppress(*_unreadable()):
-        found = _as_object(json.loads(answer.data))
-    text = found.get("message", "") if found else answer.reason
-    # A failed `test` of a JSON patch, which is a conflict, is refused with 422, too; unlike the
-    # refusal of an invalid object, its response names no fields.
-    failed_test = (
-        answer.status == INVALID
-        and request.kind == JSON_PATCH
-        and not _as_object(found.get("details")).get("causes")
-    )
-    return ServerError(
-        f"{request}: {answer.status} {text}",
-        answer.status,
-        _retry_after(answer),
-        failed_test=failed_test,
-    )
-
-
-def _as_object(found: Any) -> dict[str, Any]:
-    return found if isinstance(found, dict) else {}
+    try:
+        text = json.loads(answer.data).get("message", "")
+    except AttributeError:  # it is JSON, but not an object
+        text = answer.reason
+    except _unreadable():
+        text = answer.reason
+    return ServerError(f"{request}: {answer.status} {text}", answer.status, _retry_after(answer))
 
 
 def _retry_after(answer: Any) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+OUTDATED = frozenset({404, 409, 422})  # the object is gone or has changed: re-read it
 TEMPORARY = frozenset({401, 408, 409, 429})  # token rotated, timeout, conflict, rate limit
 FIRST_SECONDS = 0.5
 LONGEST_SECONDS = 60.0
@@ -13,7 +14,7 @@ def is_final(status: int) -> bool:
 
 
 def delay(
-    attempt: int, chance: float, *, conflict: bool = False, retry_after: float | None = None
+    attempt: int, chance: float, status: int | None = None, retry_after: float | None = None
 ) -> float:
     """Return the seconds to wait before *attempt* (1, 2...), given *chance* from 0 to 1.
 
@@ -22,6 +23,6 @@ def delay(
     on its way, so the delay is short, but it grows, too.
     """
     longest = min(FIRST_SECONDS * 2.0 ** min(attempt, 16), LONGEST_SECONDS)
-    if conflict:
+    if status in OUTDATED:
         longest = min(longest / 4, 5.0)
     return max(retry_after or 0.0, longest * (0.1 + 0.9 * chance))

@@ -121,7 +121,7 @@ class Informer(Generic[Kept]):
             # A watch that lasted was not a failure, however it ended.
             attempt = 0 if time.monotonic() - begun > backoff.LONGEST_SECONDS else attempt + 1
             if status is not None or attempt > 1:
-                stop.wait(backoff.delay(attempt, random.random(), retry_after=after))  # noqa: S311
+                stop.wait(backoff.delay(attempt, random.random(), status, after))  # noqa: S311
         self.current.clear()
 
     def _must_list(self) -> bool:

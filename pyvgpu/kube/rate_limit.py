@@ -40,15 +40,14 @@ class Gate:
         while (left := self._until - time.monotonic()) > 0 and not stop.wait(left):
             pass
 
-    def failed(self, retry_after: float | None = None) -> None:
+    def failed(self, status: int, retry_after: float | None = None) -> None:
         """Close it for a backoff delay if it is open: the server is down."""
         with self._lock:
             now = time.monotonic()
             if now < self._until:
                 return
             self._attempt += 1
-            chance = self._chance()
-            self._until = now + backoff.delay(self._attempt, chance, retry_after=retry_after)
+            self._until = now + backoff.delay(self._attempt, self._chance(), status, retry_after)
 
     def passed(self) -> None:
         """Note that the server answers."""

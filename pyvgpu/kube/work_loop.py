@@ -57,11 +57,8 @@ class Turns:
     def failed(self, name: str, exc: apiserver.ServerError) -> None:
         """Requeue *name* with exponential backoff."""
         if rate_limit.is_down(exc.status):
-            self._gate.failed(exc.retry_after)
+            self._gate.failed(exc.status, exc.retry_after)
         attempt = self._attempts[name] = self._attempts.get(name, 0) + 1
-        chance = random.random()  # noqa: S311
-        seconds = backoff.delay(
-            attempt, chance, conflict=exc.conflict, retry_after=exc.retry_after
-        )
+        seconds = backoff.delay(attempt, random.random(), exc.status, exc.retry_after)  # noqa: S311
         log.warning("%s %s: %s; retrying in %.1f s", self._kind, name, exc, seconds)
         self._queue.add(name, seconds)

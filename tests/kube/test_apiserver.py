@@ -208,34 +208,6 @@ def test_a_broken_or_malformed_response_is_an_error_of_the_server(head, body, st
         assert raised.value.status == status
 
 
-FAILED_TEST = {"message": "the server rejected our request due to an error", "details": {}}
-INVALID = {
-    "message": 'Pod "p" is invalid: spec: Forbidden: pod updates may not change other fields',
-    "details": {"causes": [{"reason": "FieldValueForbidden", "field": "spec"}]},
-}
-
-
-@pytest.mark.parametrize(
-    ("kind", "status", "body", "conflict", "outdated"),
-    [
-        pytest.param(apiserver.JSON_PATCH, 409, {}, True, True, id="another writer was first"),
-        pytest.param(apiserver.JSON_PATCH, 422, FAILED_TEST, True, True, id="test of a patch"),
-        pytest.param(apiserver.JSON_PATCH, 422, INVALID, False, False, id="invalid patch"),
-        pytest.param(apiserver.MERGE_PATCH, 422, FAILED_TEST, False, False, id="merge patch"),
-        pytest.param(apiserver.JSON_PATCH, 404, {}, False, True, id="the object is gone"),
-        pytest.param(apiserver.JSON_PATCH, 403, {}, False, False, id="forbidden"),
-        pytest.param(apiserver.JSON_PATCH, 422, [1], True, True, id="not an object"),
-    ],
-)
-def test_only_changed_objects_are_conflicts(kind, status, body, conflict, outdated):
-    head = f"HTTP/1.1 {status} x\r\nConnection: close\r\n\r\n"
-    content = f"{head}{json.dumps(body)}".encode()
-    with answering(content) as api, pytest.raises(apiserver.ServerError) as raised:
-        api.call("PATCH", POD, body=[], kind=kind)
-    found = raised.value
-    assert (found.status, found.conflict, found.outdated) == (status, conflict, outdated)
-
-
 def patient(small, **more):
     """Return a connection to the same API server that retries."""
     return apiserver.ApiServer(small[1]._client, patience=60.0, **more)

@@ -16,8 +16,9 @@ from pyvgpu.kube import backoff
         (7, 0.0, {}, 6.0),
         (1, 0.0, {"retry_after": 7.0}, 7.0),
         (7, 1.0, {"retry_after": 7.0}, 60.0),
-        (1, 1.0, {"conflict": True}, 0.25),
-        (100, 1.0, {"conflict": True}, 5.0),
+        (1, 1.0, {"status": 409}, 0.25),
+        (100, 1.0, {"status": 422}, 5.0),
+        (1, 1.0, {"status": 500}, 1.0),
     ],
 )
 def test_delay(attempt, chance, options, seconds):

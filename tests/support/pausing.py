@@ -30,8 +30,8 @@ def noted(monkeypatch, *gates):
     drawn = Pauses()
 
     def noting(source):
-        def delay(*given, **more):
-            seconds = backoff.delay(*given, **more)
+        def delay(*given):
+            seconds = backoff.delay(*given)
             drawn.note(source(), seconds)
             return seconds
 

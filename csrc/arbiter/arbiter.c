@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define LOOK_NS UINT64_C(40000000)  /* between scans for new or changed runs */
+#define SCAN_NS UINT64_C(40000000)  /* between scans for new or changed runs */
 #define BURY_NS UINT64_C(500000000) /* between scans for dead runs and processes */
 
 #define TAKE_TRIES 100
@@ -95,7 +95,7 @@ static int is_outside(const struct arbiter *arbiter, const struct outside *seen)
         struct process process;
 
         if (process_read(seen->pids[i], &process) &&
-            !registries_have_process(&arbiter->registries, &process))
+            !registry_has_process(&arbiter->registries, &process))
             return 1;
     }
     return 0;
@@ -103,13 +103,13 @@ static int is_outside(const struct arbiter *arbiter, const struct outside *seen)
 
 /* Measure how much of the device's time processes outside of all runs use. 1: the first such
  * process has appeared, or the last one is gone. */
-static int look_outside(const struct arbiter *arbiter, struct device *device, uint64_t now)
+static int scan_outside(const struct arbiter *arbiter, struct device *device, uint64_t now)
 {
     struct outsiders *outsiders = &device->outsiders;
     double before = outsiders->part;
     struct outside seen;
 
-    if (outside_look(device->uuid, now, &seen) && seen.at_ns != outsiders->seen_ns) {
+    if (outside_read(device->uuid, now, &seen) && seen.at_ns != outsiders->seen_ns) {
         outsiders->seen_ns = seen.at_ns;
         if (is_outside(arbiter, &seen)) {
             double beyond = seen.load / 100.0 - device->used;
@@ -127,15 +127,15 @@ static int look_outside(const struct arbiter *arbiter, struct device *device, ui
     return (outsiders->part > 0) != (before > 0);
 }
 
-static void look(struct arbiter *arbiter, int bury, uint64_t now)
+static void scan(struct arbiter *arbiter, int bury, uint64_t now)
 {
-    int changed = registries_scan(&arbiter->registries);
+    int changed = registry_scan(&arbiter->registries);
 
     if (bury)
-        changed |= registries_drop_dead(&arbiter->registries);
+        changed |= registry_drop_dead(&arbiter->registries);
     for (unsigned i = 0; i < arbiter->count; i++)
         if (arbiter->devices[i]->lending.busy)
-            changed |= look_outside(arbiter, arbiter->devices[i], now);
+            changed |= scan_outside(arbiter, arbiter->devices[i], now);
     if (changed)
         seat(arbiter, now);
     for (unsigned i = arbiter->count; i-- > 0;) {
@@ -205,7 +205,7 @@ static void note_used(struct device *device, uint64_t passed)
 }
 
 /* Note whether this run has work that runs of low priority give way to. */
-static void look_above(struct arbiter *arbiter, struct run *run, unsigned index, uint64_t now)
+static void scan_above(struct arbiter *arbiter, struct run *run, unsigned index, uint64_t now)
 {
     const struct portion *portion = &run->portions[index];
     struct device *device = portion->device;
@@ -237,7 +237,7 @@ static void watch(struct arbiter *arbiter, uint64_t now)
         arbiter->devices[i]->above = 0;
         arbiter->devices[i]->watched = 0;
     }
-    for_each_portion(arbiter, now, look_above);
+    for_each_portion(arbiter, now, scan_above);
     for_each_portion(arbiter, now, show_above);
 }
 
@@ -285,12 +285,12 @@ static int is_needless(struct arbiter *arbiter, uint64_t now)
 {
     int registry;
 
-    if (registries_read_clocks_from(&arbiter->registries, arbiter->path))
+    if (registry_reads_clocks_from(&arbiter->registries, arbiter->path))
         return 0;
     registry = openat(arbiter->folder, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (registry >= 0 && flock(registry, LOCK_EX | LOCK_NB) == 0) {
-        look(arbiter, 1, now);
-        if (!registries_read_clocks_from(&arbiter->registries, arbiter->path))
+        scan(arbiter, 1, now);
+        if (!registry_reads_clocks_from(&arbiter->registries, arbiter->path))
             return 1;
     }
     cleanup_close_fd(&registry);
@@ -321,14 +321,14 @@ static void sleep_until(uint64_t until)
 }
 
 /* Scan for runs that came and went. 0: no run needs this arbiter any more, and it should end. */
-static int look_for_runs(struct arbiter *arbiter, pid_t keeper, uint64_t now)
+static int find_runs(struct arbiter *arbiter, pid_t keeper, uint64_t now)
 {
     int bury = now - arbiter->buried_ns >= BURY_NS;
 
-    if (!bury && now - arbiter->looked_ns < LOOK_NS)
+    if (!bury && now - arbiter->scanned_ns < SCAN_NS)
         return 1;
-    look(arbiter, bury, now);
-    arbiter->looked_ns = now;
+    scan(arbiter, bury, now);
+    arbiter->scanned_ns = now;
     if (bury && !is_kept(arbiter, keeper) && is_needless(arbiter, now))
         return 0;
     arbiter->buried_ns = bury ? now : arbiter->buried_ns;
@@ -344,7 +344,7 @@ void arbiter_keep(struct arbiter *arbiter, pid_t keeper, const volatile sig_atom
         uint64_t now = clock_now_ns(CLOCK_MONOTONIC);
 
         if (now >= next) {
-            if (!look_for_runs(arbiter, keeper, now))
+            if (!find_runs(arbiter, keeper, now))
                 return;
             tick(arbiter, now);
             tick_ns = next_tick_ns(arbiter);

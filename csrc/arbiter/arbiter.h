@@ -48,8 +48,8 @@ struct arbiter {
     struct clock_file *page; /* the locked file */
     struct device *devices[ARBITER_DEVICES];
     unsigned count;
-    uint64_t looked_ns; /* last scan for new or changed runs, */
-    uint64_t buried_ns; /* and for dead ones */
+    uint64_t scanned_ns; /* last scan for new or changed runs, */
+    uint64_t buried_ns;  /* and for dead ones */
 };
 
 /* Returned by arbiter_take() if another arbiter has the folder. */
@@ -60,7 +60,7 @@ extern const char arbiter_other[];
 const char *arbiter_take(struct arbiter *arbiter, const char *path);
 
 /* Keep the clocks until *ended*, or until no run needs them. They count as needed while our parent
- * is *keeper*, the process that looks after the runs of the first registry. 0: there is no keeper.
+ * is *keeper*, the process that keeps the runs of the first registry. 0: there is no keeper.
  */
 void arbiter_keep(struct arbiter *arbiter, pid_t keeper, const volatile sig_atomic_t *ended);
 

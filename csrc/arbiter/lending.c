@@ -13,10 +13,10 @@
 #define POINT_NS      UINT64_C(100000)      /* least distance of points of a clock */
 #define STEPS         16                    /* of a tick */
 #define ALL_STEPS     ((UINT32_C(1) << STEPS) - 1)
-#define CREDIT_LASTS  4 /* looks at a process */
+#define CREDIT_LASTS  4 /* scans of a process */
 #define SILENCE_LASTS 16
-#define NEWS_LAST     16 /* looks */
-#define LOOK_BACK_NS  UINT64_C(10000000)
+#define NEWS_LAST     16 /* scans */
+#define LOOKBACK_NS   UINT64_C(10000000)
 #define WOKEN_NS      UINT64_C(2000000)    /* longer than the work that is paid for at once */
 #define AHEAD_NS      UINT64_C(2000000000) /* the most of ahead_ns: longer than most launches */
 
@@ -438,7 +438,7 @@ static void move_clock(struct lending_container *tenant, const struct tick *tick
 static void note_alone(const struct lending *lending, struct lending_container *const *tenants,
                        unsigned count, uint64_t now)
 {
-    uint64_t begin = lending->now_ns > LOOK_BACK_NS ? lending->now_ns - LOOK_BACK_NS : 0;
+    uint64_t begin = lending->now_ns > LOOKBACK_NS ? lending->now_ns - LOOKBACK_NS : 0;
 
     moments_find(tenants, count, begin > lending->seated_ns ? begin : lending->seated_ns,
                  lending->now_ns, now);

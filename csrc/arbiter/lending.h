@@ -113,7 +113,7 @@ int lending_is_active(const struct lending_container *tenant, uint64_t now);
 /* Whether a process had no work when it was seen last. */
 int lending_is_idle(const struct lending_process *lane);
 
-/* Whether a process has work now, *passed_ns* after the last tick, judged by the words that it
+/* Whether a process has work now, *passed_ns* after the last tick, going by the words that it
  * published since lending_see(); *idle* as there. */
 int lending_has_work(const struct lending_process *lane, struct usage_work work,
                      const uint64_t *idle, uint64_t passed_ns, uint64_t now);

@@ -141,7 +141,7 @@ void outside_start(const char *libnvidia_ml)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-int outside_look(const uint8_t uuid[16], uint64_t now, struct outside *seen)
+int outside_read(const uint8_t uuid[16], uint64_t now, struct outside *seen)
 {
     struct asked *asked = NULL;
     int known;

@@ -29,6 +29,6 @@ void outside_start(const char *libnvidia_ml);
 
 /* Copy the last sample of a device; 0 if it has none within the last second. Sampling of the device
  * continues for a second after each call. */
-int outside_look(const uint8_t uuid[16], uint64_t now, struct outside *seen);
+int outside_read(const uint8_t uuid[16], uint64_t now, struct outside *seen);
 
 #endif

@@ -7,17 +7,17 @@
 #include <sys/mman.h>
 
 static sigjmp_buf cut_off;
-static volatile sig_atomic_t looking;
+static volatile sig_atomic_t reading;
 
 /* A SIGBUS outside of peek_at() is a real one: with the default action restored, the access faults
  * again and ends the program. */
 static void fall_back(int number)
 {
-    if (!looking) {
+    if (!reading) {
         signal(number, SIG_DFL);
         return;
     }
-    looking = 0;
+    reading = 0;
     siglongjmp(cut_off, 1);
 }
 
@@ -41,10 +41,10 @@ int peek_at(const struct peek *peek, void *into, size_t size, size_t offset)
         return 0;
     if (sigsetjmp(cut_off, 0))
         return 0;
-    looking = 1;
+    reading = 1;
     for (size_t i = 0; i < size / sizeof(*to); i++)
         to[i] = from[i];
-    looking = 0;
+    reading = 0;
     return 1;
 }
 

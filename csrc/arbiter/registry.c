@@ -109,7 +109,7 @@ static int is_as_it_was(struct open_registry *opened)
     return same;
 }
 
-static int look_into(struct registries *registries, unsigned index)
+static int scan_registry(struct registries *registries, unsigned index)
 {
     struct open_registry *opened = &registries->opened[index];
 
@@ -141,14 +141,14 @@ static void drop(struct registries *registries, unsigned i)
     registries->runs[i] = registries->runs[--registries->count];
 }
 
-int registries_scan(struct registries *registries)
+int registry_scan(struct registries *registries)
 {
     int changed = 0;
 
     for (unsigned i = 0; i < registries->count; i++)
         registries->runs[i]->found = 0;
     for (unsigned index = 0; index < REGISTRIES; index++)
-        changed |= look_into(registries, index);
+        changed |= scan_registry(registries, index);
     for (unsigned i = registries->count; i-- > 0;) {
         int refreshed = registries->runs[i]->found ? run_refresh(registries->runs[i]) : -1;
 
@@ -159,7 +159,7 @@ int registries_scan(struct registries *registries)
     return changed;
 }
 
-int registries_drop_dead(struct registries *registries)
+int registry_drop_dead(struct registries *registries)
 {
     int changed = 0;
 
@@ -184,7 +184,7 @@ int registry_has_live_run(const struct registries *registries, unsigned index)
     return live;
 }
 
-int registries_have_process(const struct registries *registries, const struct process *process)
+int registry_has_process(const struct registries *registries, const struct process *process)
 {
     for (unsigned i = 0; i < registries->count; i++)
         if (run_has(registries->runs[i], process))
@@ -192,7 +192,7 @@ int registries_have_process(const struct registries *registries, const struct pr
     return 0;
 }
 
-int registries_read_clocks_from(const struct registries *registries, const char *folder)
+int registry_reads_clocks_from(const struct registries *registries, const char *folder)
 {
     int need = 0;
 

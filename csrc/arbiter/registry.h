@@ -13,10 +13,10 @@
 #define REGISTRIES    2   /* root's, which counts only if root owns it, and the one for all users */
 #define REGISTRY_RUNS 512 /* runs followed; further ones have no clock */
 
-struct open_registry { /* an open registry, kept from one registries_drop_dead() to the next */
-    int fd;            /* -1: it does not exist */
-    int is_open;       /* opening it was tried */
-    int is_read;       /* every run in it at... */
+struct open_registry {       /* an open registry, kept from one registry_drop_dead() to the next */
+    int fd;                  /* -1: it does not exist */
+    int is_open;             /* opening it was tried */
+    int is_read;             /* every run in it at... */
     struct timespec changed; /* ...this modification time is followed */
 };
 
@@ -29,18 +29,18 @@ struct registries {
 };
 
 /* Find runs that are new, gone or have new limits; 1 if there are any. */
-int registries_scan(struct registries *registries);
+int registry_scan(struct registries *registries);
 
 /* Drop dead runs, and clear the work of dead processes; 1 if a run was dropped. */
-int registries_drop_dead(struct registries *registries);
+int registry_drop_dead(struct registries *registries);
 
 /* Whether the registry with this *index* has a live run. */
 int registry_has_live_run(const struct registries *registries, unsigned index);
 
 /* Whether the process belongs to a run. */
-int registries_have_process(const struct registries *registries, const struct process *process);
+int registry_has_process(const struct registries *registries, const struct process *process);
 
 /* Whether any run reads its clocks from *folder*. */
-int registries_read_clocks_from(const struct registries *registries, const char *folder);
+int registry_reads_clocks_from(const struct registries *registries, const char *folder);
 
 #endif

@@ -17,7 +17,7 @@ static CUdeviceptr allocate(void)
 }
 
 /* The timer stops before results are checked. */
-uint64_t time_pair(void)
+uint64_t calls_time_pair(void)
 {
     CUdeviceptr address = 0;
     uint64_t began = timer_begin();
@@ -32,14 +32,14 @@ uint64_t time_pair(void)
 
 static CUdeviceptr live[LIVE];
 
-void prepare_live(void)
+void calls_prepare_live(void)
 {
     call_open();
     for (size_t i = 0; i < LIVE; i++)
         live[i] = allocate();
 }
 
-uint64_t time_replacement(void)
+uint64_t calls_time_replacement(void)
 {
     CUdeviceptr *place = &live[draw() % LIVE];
     CUdeviceptr address = 0;
@@ -54,7 +54,7 @@ uint64_t time_replacement(void)
     return ticks;
 }
 
-uint64_t time_async_pair(void)
+uint64_t calls_time_async_pair(void)
 {
     CUdeviceptr address = 0;
     uint64_t began = timer_begin();
@@ -74,7 +74,7 @@ static struct {
     CUdeviceptr address;
 } physical;
 
-void prepare_mapping(void)
+void calls_prepare_mapping(void)
 {
     call_open();
     physical.properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -86,7 +86,7 @@ void prepare_mapping(void)
                   CALL(cuMemAddressReserve)(&physical.address, physical.bytes, 0, 0, 0));
 }
 
-uint64_t time_mapping(void)
+uint64_t calls_time_mapping(void)
 {
     CUmemGenericAllocationHandle handle = 0;
     uint64_t began = timer_begin();
@@ -105,7 +105,7 @@ uint64_t time_mapping(void)
 
 static size_t everything;
 
-void prepare_refusal(void)
+void calls_prepare_refusal(void)
 {
     size_t available;
 
@@ -114,7 +114,7 @@ void prepare_refusal(void)
     library_check("cuMemGetInfo_v2", CALL(cuMemGetInfo_v2)(&available, &everything));
 }
 
-uint64_t time_refusal(void)
+uint64_t calls_time_refusal(void)
 {
     CUdeviceptr address = 0;
     uint64_t began = timer_begin();

@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PATIENCE_NS_LOG = 36, LOOK_US = 1000 }; /* a minute, about */
+enum { TIMEOUT_NS_LOG = 36, POLL_US = 1000 }; /* a minute, about */
 
 #define ENDED UINT32_MAX /* instead of a round: the crowd ends */
 
@@ -94,9 +94,9 @@ static void await_all(const struct crowd *crowd, const uint32_t *counter)
     while (__atomic_load_n(counter, __ATOMIC_ACQUIRE) < crowd->count) {
         if (crowd->kind == CROWD_PROCESSES && waitpid(-1, NULL, WNOHANG) > 0)
             fail("a process of the crowd has failed");
-        if ((timer_monotonic_ns() - started) >> PATIENCE_NS_LOG)
+        if ((timer_monotonic_ns() - started) >> TIMEOUT_NS_LOG)
             fail("the crowd takes longer than a minute");
-        usleep(LOOK_US);
+        usleep(POLL_US);
     }
 }
 

@@ -82,7 +82,7 @@ static int count_threads(void)
     return threads;
 }
 
-void figure_footprint(size_t count)
+void footprint_figure(size_t count)
 {
     struct footprint footprint;
 
@@ -101,7 +101,7 @@ void figure_footprint(size_t count)
            count, footprint.resident, footprint.library, count_threads());
 }
 
-void figure_total(size_t count)
+void footprint_total(size_t count)
 {
     size_t available;
     size_t total;

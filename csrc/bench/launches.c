@@ -15,7 +15,7 @@ static CUfunction function;
 static CUcontext context;
 static __thread CUstream stream;
 
-void prepare_launch(void)
+void launches_prepare(void)
 {
     CUmodule module;
 
@@ -25,13 +25,13 @@ void prepare_launch(void)
     library_check("cuModuleGetFunction", CALL(cuModuleGetFunction)(&function, module, "nothing"));
 }
 
-void begin_launch(void)
+void launches_begin(void)
 {
     library_check("cuCtxSetCurrent", CALL(cuCtxSetCurrent)(context));
     library_check("cuStreamCreate", CALL(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
 }
 
-uint64_t time_launch(void)
+uint64_t launches_time(void)
 {
     uint64_t until = timer_monotonic_ns() + PAUSE_NS;
     uint64_t began, ticks;

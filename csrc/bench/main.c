@@ -18,24 +18,24 @@
 enum { THREADS = 16, MOST_SAMPLES = 10000000 };
 
 static const struct call calls[] = {
-    {"pair", call_open, .time = time_pair, .count = 50000},
-    {"pair-live", prepare_live, .time = time_pair, .count = 50000},
-    {"pair-any", prepare_live, .time = time_replacement, .count = 50000},
-    {"pair-crowd", call_open, .time = time_pair, .count = 400000, .processes = CROWD},
-    {"pair-async", call_open, .time = time_async_pair, .count = 50000},
-    {"pool-quarter", prepare_full_pool, .time = time_quarter, .count = 2000},
-    {"pool-written", prepare_full_pool, .time = time_quarter_written, .count = 200},
-    {"mapping", prepare_mapping, .time = time_mapping, .count = 50000},
-    {"refusal", prepare_refusal, .time = time_refusal, .count = 50000},
-    {"memory-info", prepare_memory_info, .time = time_memory_info, .count = 50000},
-    {"nvml-memory", prepare_nvml, .time = time_nvml_memory, .count = 50000},
-    {"process-list", prepare_process_list, .time = time_process_list, .count = 50000,
-     .processes = CROWD, .first_alone = 1},
-    {"lookup", call_open, .time = time_lookup, .count = 40000},
-    {"launch", prepare_launch, begin_launch, time_launch, .count = 50000},
-    {"launch-threads", prepare_launch, begin_launch, time_launch, .count = 160000,
+    {"pair", call_open, .time = calls_time_pair, .count = 50000},
+    {"pair-live", calls_prepare_live, .time = calls_time_pair, .count = 50000},
+    {"pair-any", calls_prepare_live, .time = calls_time_replacement, .count = 50000},
+    {"pair-crowd", call_open, .time = calls_time_pair, .count = 400000, .processes = CROWD},
+    {"pair-async", call_open, .time = calls_time_async_pair, .count = 50000},
+    {"pool-quarter", pools_prepare_full, .time = pools_time_quarter, .count = 2000},
+    {"pool-written", pools_prepare_full, .time = pools_time_quarter_written, .count = 200},
+    {"mapping", calls_prepare_mapping, .time = calls_time_mapping, .count = 50000},
+    {"refusal", calls_prepare_refusal, .time = calls_time_refusal, .count = 50000},
+    {"memory-info", queries_prepare_memory_info, .time = queries_time_memory_info, .count = 50000},
+    {"nvml-memory", queries_prepare_nvml, .time = queries_time_nvml_memory, .count = 50000},
+    {"process-list", queries_prepare_process_list, .time = queries_time_process_list,
+     .count = 50000, .processes = CROWD, .first_alone = 1},
+    {"lookup", call_open, .time = queries_time_lookup, .count = 40000},
+    {"launch", launches_prepare, launches_begin, launches_time, .count = 50000},
+    {"launch-threads", launches_prepare, launches_begin, launches_time, .count = 160000,
      .threads = THREADS},
-    {"untouched", call_open, .time = time_untouched, .count = 50000},
+    {"untouched", call_open, .time = untouched_time, .count = 50000},
 };
 
 static const struct figure {
@@ -44,11 +44,11 @@ static const struct figure {
     size_t count; /* default number of samples; for footprint, live allocations */
     int crowded;  /* more processes than processors */
 } figures[] = {
-    {"elsewhere", figure_elsewhere, 0, 0},
-    {"start", figure_start, 60, 0},
-    {"init-crowd", figure_init_crowd, 256, 1},
-    {"footprint", figure_footprint, 10000, 0},
-    {"total", figure_total, 0, 0},
+    {"elsewhere", untouched_elsewhere, 0, 0},
+    {"start", start_figure, 60, 0},
+    {"init-crowd", start_figure_init_crowd, 256, 1},
+    {"footprint", footprint_figure, 10000, 0},
+    {"total", footprint_total, 0, 0},
 };
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))

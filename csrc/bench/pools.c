@@ -42,7 +42,7 @@ static void fill_rest(void)
     }
 }
 
-void prepare_full_pool(void)
+void pools_prepare_full(void)
 {
     CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
                                  .location.type = CU_MEM_LOCATION_TYPE_DEVICE};
@@ -77,7 +77,7 @@ static void replace_quarter(CUresult results[2 * QUARTER])
             CALL(cuMemAllocFromPoolAsync)(&pieces[(first + i) % PIECES], piece_bytes, pool, NULL);
 }
 
-uint64_t time_quarter(void)
+uint64_t pools_time_quarter(void)
 {
     CUresult results[2 * QUARTER];
     uint64_t began = timer_begin();
@@ -89,7 +89,7 @@ uint64_t time_quarter(void)
     return ticks;
 }
 
-uint64_t time_quarter_written(void)
+uint64_t pools_time_quarter_written(void)
 {
     void *arguments[] = {&kernel_ns};
     CUresult results[2 * QUARTER];

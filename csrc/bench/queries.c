@@ -8,7 +8,7 @@ static const char *const lookup_names[] = {
 #include "lookup_names.inc"
 };
 
-uint64_t time_memory_info(void)
+uint64_t queries_time_memory_info(void)
 {
     size_t available;
     size_t total;
@@ -20,7 +20,7 @@ uint64_t time_memory_info(void)
     return ticks;
 }
 
-void prepare_memory_info(void)
+void queries_prepare_memory_info(void)
 {
     CUdeviceptr address;
 
@@ -30,7 +30,7 @@ void prepare_memory_info(void)
 
 static nvmlDevice_t device;
 
-void prepare_nvml(void)
+void queries_prepare_nvml(void)
 {
     library_open_nvml();
     library_check("nvmlInit_v2", (int) CALL(nvmlInit_v2)());
@@ -38,7 +38,7 @@ void prepare_nvml(void)
                   (int) CALL(nvmlDeviceGetHandleByIndex_v2)(0, &device));
 }
 
-uint64_t time_nvml_memory(void)
+uint64_t queries_time_nvml_memory(void)
 {
     nvmlMemory_t memory;
     uint64_t began = timer_begin();
@@ -49,13 +49,13 @@ uint64_t time_nvml_memory(void)
     return ticks;
 }
 
-void prepare_process_list(void)
+void queries_prepare_process_list(void)
 {
     call_open();
-    prepare_nvml();
+    queries_prepare_nvml();
 }
 
-uint64_t time_process_list(void)
+uint64_t queries_time_process_list(void)
 {
     nvmlProcessInfo_t processes[2 * CROWD];
     unsigned count = 2 * CROWD;
@@ -68,7 +68,7 @@ uint64_t time_process_list(void)
     return ticks;
 }
 
-uint64_t time_lookup(void)
+uint64_t queries_time_lookup(void)
 {
     static size_t turn;
     const char *name = lookup_names[turn++ % LENGTH(lookup_names)];

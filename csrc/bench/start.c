@@ -63,7 +63,7 @@ static uint64_t time_start(void)
     return elapsed;
 }
 
-void figure_start(size_t count)
+void start_figure(size_t count)
 {
     struct samples samples = samples_make(count);
 
@@ -87,7 +87,7 @@ static void act_init(unsigned index, uint64_t released_ns)
     crowd_samples.values[index] = timer_monotonic_ns() - released_ns;
 }
 
-void figure_init_crowd(size_t count)
+void start_figure_init_crowd(size_t count)
 {
     static const struct crowd_role role = {prepare_init, act_init, NULL};
     struct crowd *crowd;

@@ -42,7 +42,7 @@ static void *open_driver(void)
     exit(1);
 }
 
-static void *look_up(void *handle, const char *name)
+static void *lookup(void *handle, const char *name)
 {
     CUdriverProcAddressQueryResult status;
     __typeof__(&cuGetProcAddress_v2) ask;
@@ -61,14 +61,14 @@ static unsigned count_elsewhere(void *handle, void *driver)
 
     for (size_t i = 0; i < NAMES; i++)
         if (dlsym(handle, names[i]) != dlsym(driver, names[i]) ||
-            look_up(handle, names[i]) != look_up(driver, names[i])) {
+            lookup(handle, names[i]) != lookup(driver, names[i])) {
             fprintf(stderr, "load: %s is not the driver's own\n", names[i]);
             elsewhere++;
         }
     return elsewhere;
 }
 
-uint64_t time_untouched(void)
+uint64_t untouched_time(void)
 {
     CUdevice device;
     uint64_t began = timer_begin();
@@ -79,7 +79,7 @@ uint64_t time_untouched(void)
     return ticks;
 }
 
-void figure_elsewhere(size_t count)
+void untouched_elsewhere(size_t count)
 {
     (void) count;
     call_open();

@@ -4,6 +4,7 @@
 #include "core/blocks.h"
 #include "core/compiler.h"
 #include "core/lock.h"
+#include "core/spin.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -113,7 +113,7 @@ static void count_sharers(struct clock_view *view, uint64_t now)
         view->sharers = busy;
 }
 
-void clock_judge(struct clock_view *view, const struct clock_file *page, uint64_t now)
+void clock_evaluate(struct clock_view *view, const struct clock_file *page, uint64_t now)
 {
     view->met = 1;
     view->valid = can_be_true(page, now);

@@ -33,7 +33,7 @@ struct clock_view {
 int clock_read(const char *path, struct clock_file *page);
 
 /* Take over *page* if it passes validation; else the view becomes invalid. */
-void clock_judge(struct clock_view *view, const struct clock_file *page, uint64_t now);
+void clock_evaluate(struct clock_view *view, const struct clock_file *page, uint64_t now);
 
 /* Whether the view reaches up to *when*; otherwise what it says of that time is extrapolated. */
 int clock_covers(const struct clock_view *view, uint64_t when);

@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-#define LOOKS 64 /* ranges checked to find one that fits well */
+#define TRIES 64 /* ranges checked to find one that fits well */
 
 struct extents_lane extents_any = {.done = UINT64_MAX};
 
@@ -361,7 +361,7 @@ static const struct extent *find_fitting(const struct extents_owner *owner, uint
     const struct extent *best = extents_next_free(owner, NULL, bytes, most);
     const struct extent *extent = best;
 
-    for (unsigned looks = 0; extent && looks < LOOKS; looks++) {
+    for (unsigned tries = 0; extent && tries < TRIES; tries++) {
         if (extent->bytes < best->bytes)
             best = extent;
         extent = extents_next_free(owner, extent, bytes, most);

@@ -20,9 +20,9 @@
  */
 #define LOCK_LIST "/proc/locks/"
 
-#define LIST_READS  4
-#define LIST_BYTES  4096
-#define PATIENCE_NS UINT64_C(250000000)
+#define LIST_READS 4
+#define LIST_BYTES 4096
+#define TIMEOUT_NS UINT64_C(250000000)
 
 #define MARKER_PATHS sizeof(((struct usage_file *) 0)->fd_marker_path)
 
@@ -105,7 +105,7 @@ int fd_marker_is_early(void)
     static uint64_t read_ns;
     uint64_t now = coarse_now_ns();
 
-    if (now - __atomic_load_n(&read_ns, __ATOMIC_RELAXED) < PATIENCE_NS)
+    if (now - __atomic_load_n(&read_ns, __ATOMIC_RELAXED) < TIMEOUT_NS)
         return 1;
     __atomic_store_n(&read_ns, now, __ATOMIC_RELAXED);
     return 0;

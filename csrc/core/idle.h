@@ -20,7 +20,7 @@ struct idle {
 };
 
 /* Nothing was seen in flight just now, since *since_ns*. Publishes that when it is called the
- * second time: a thread may launch while another one looks. */
+ * second time: a thread may launch while another one polls. */
 void idle_rest(struct idle *idle, uint64_t since_ns, uint64_t now);
 
 /* Work is about to be given to the device. */

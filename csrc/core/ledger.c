@@ -3,11 +3,11 @@
 #include "core/ledger.h"
 #include "core/compiler.h"
 #include "core/slots.h"
-#include "core/lock.h"
+#include "core/spin.h"
 
 #include <errno.h>
 
-#define PATIENCE_NS UINT64_C(1000000) /* how long an undecided charge waits for others */
+#define TIMEOUT_NS UINT64_C(1000000) /* how long an undecided charge waits for others */
 
 /* The highest limit, half a petabyte, and the bits of a word that show that it is half full, of
  * bytes or of undecided charges: then it takes one more charge, but none that stays undecided. */
@@ -191,7 +191,7 @@ static int contend(struct ledger *ledger, unsigned device, uint64_t bytes, uint6
                    struct sum sum)
 {
     const struct region *region = ledger->region;
-    uint64_t deadline = clock_now_ns(CLOCK_MONOTONIC) + PATIENCE_NS;
+    uint64_t deadline = clock_now_ns(CLOCK_MONOTONIC) + TIMEOUT_NS;
     int standing = 0; /* whether this thread is the one that insists */
     int proposed = 1;
 

@@ -3,18 +3,10 @@
  *
  * A thread that holds a lock takes only locks that stand below it in enum lock_rank; so no two
  * threads can wait for each other. Builds without NDEBUG check that at each acquisition, and abort
- * with both names where it does not hold.
- *
- * A spin lock is held for a few dozen instructions and never over a driver call. After spinning for
- * long, a waiter sleeps instead of yielding: the holder may be off the CPU, and if it has a lower
- * real-time priority, it would not run while a waiter only yields.
+ * with both names where it does not hold. The locks themselves are in mutex.h and spin.h.
  */
 #ifndef PYVGPU_CORE_LOCK_H
 #define PYVGPU_CORE_LOCK_H
-
-#include "core/compiler.h"
-
-#include <pthread.h>
 
 /* Above all others stand those that are held over driver calls, in which the driver may call back
  * into the shim: from LOCK_INIT to LOCK_MARKS. */
@@ -71,65 +63,5 @@ void lock_note_released(enum lock_rank rank);
 
 /* In a forked child, which holds none. */
 void lock_after_fork(void);
-
-static inline void lock_mutex(pthread_mutex_t *mutex, enum lock_rank rank)
-{
-    lock_check(rank, mutex);
-    pthread_mutex_lock(mutex);
-    lock_note_taken(rank, mutex);
-}
-
-static inline void unlock_mutex(pthread_mutex_t *mutex, enum lock_rank rank)
-{
-    lock_note_released(rank);
-    pthread_mutex_unlock(mutex);
-}
-
-#define SPIN_LOOKS 200
-
-/* Keeps errno, and is not a cancellation point: the thread may be in the midst of a charge. */
-static inline void spin_nap(void)
-{
-    static const struct timespec nap = {.tv_nsec = 20000};
-    int cancel;
-
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-    clock_nanosleep(CLOCK_MONOTONIC, 0, &nap, NULL);
-    pthread_setcancelstate(cancel, NULL);
-}
-
-/* In no function that takes a lock: it would save registers and check its stack for this alone. */
-static OUT_OF_LINE void spin_wait(const int *lock)
-{
-    for (unsigned looks = 0; __atomic_load_n(lock, __ATOMIC_RELAXED); looks++) {
-        if (looks < SPIN_LOOKS)
-            cpu_relax();
-        else
-            spin_nap();
-    }
-}
-
-static inline void spin_lock(int *lock, enum lock_rank rank)
-{
-    lock_check(rank, lock);
-    while (unlikely(__atomic_exchange_n(lock, 1, __ATOMIC_ACQUIRE)))
-        spin_wait(lock);
-    lock_note_taken(rank, lock);
-}
-
-/* 0 if another thread has it, without waiting: such a lock is taken in any order. */
-static inline int spin_try_lock(int *lock, enum lock_rank rank)
-{
-    if (__atomic_load_n(lock, __ATOMIC_RELAXED) || __atomic_exchange_n(lock, 1, __ATOMIC_ACQUIRE))
-        return 0;
-    lock_note_taken(rank, lock);
-    return 1;
-}
-
-static inline void spin_unlock(int *lock, enum lock_rank rank)
-{
-    lock_note_released(rank);
-    __atomic_store_n(lock, 0, __ATOMIC_RELEASE);
-}
 
 #endif

@@ -332,7 +332,7 @@ void shared_memory_close_imports(const struct region *region, unsigned slot)
 }
 
 /* The bytes of a dead slot's export that stay charged. Usually nothing has changed since the last
- * look: then the entry is not marked, so that no import misses it meanwhile. */
+ * poll: then the entry is not marked, so that no import misses it meanwhile. */
 static uint64_t settle_orphan(const struct region *region, unsigned place, uint64_t word,
                               struct fd_marker *marker)
 {

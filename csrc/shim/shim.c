@@ -16,7 +16,7 @@
 #include "core/log.h"
 #include "core/slots.h"
 #include "core/visible.h"
-#include "core/lock.h"
+#include "core/mutex.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -133,9 +133,9 @@ int shim_attach(void)
 {
     int result;
 
-    lock_mutex(&init_lock, LOCK_INIT);
+    mutex_lock(&init_lock, LOCK_INIT);
     result = attach();
-    unlock_mutex(&init_lock, LOCK_INIT);
+    mutex_unlock(&init_lock, LOCK_INIT);
     return result;
 }
 
@@ -266,7 +266,7 @@ CUresult cuInit(unsigned int flags)
 {
     CUresult result;
 
-    lock_mutex(&init_lock, LOCK_INIT);
+    mutex_lock(&init_lock, LOCK_INIT);
     if (unlikely(initialising == IN_DRIVER)) {
         result =
             driver.cuInit(flags); /* called from within the driver's cuInit: its own business */
@@ -277,6 +277,6 @@ CUresult cuInit(unsigned int flags)
         result = init(flags);
         initialising = IDLE;
     }
-    unlock_mutex(&init_lock, LOCK_INIT);
+    mutex_unlock(&init_lock, LOCK_INIT);
     return result;
 }

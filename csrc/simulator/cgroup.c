@@ -168,7 +168,7 @@ static bool has_limits(const struct machine *machine)
            atomic_load_explicit(&machine->state->cgroups.end, memory_order_acquire);
 }
 
-bool cgroup_look(const struct machine *machine, uint32_t device, const struct cgroup_chain *chain,
+bool cgroup_read(const struct machine *machine, uint32_t device, const struct cgroup_chain *chain,
                  struct cgroup_figures *figures)
 {
     const struct cgroup_limit *limit;
@@ -198,7 +198,7 @@ bool cgroup_allows(const struct machine *machine, uint32_t device, uint32_t slot
 {
     struct cgroup_figures figures = {0};
 
-    if (!cgroup_look(machine, device, &machine->state->chains[slot], &figures))
+    if (!cgroup_read(machine, device, &machine->state->chains[slot], &figures))
         return true;
     return figures.used <= figures.hard && bytes <= figures.hard - figures.used;
 }

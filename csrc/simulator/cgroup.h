@@ -58,7 +58,7 @@ int cgroup_get(struct machine *machine, uint32_t device, const char *path,
                struct cgroup_figures *figures);
 
 /* The lowest limit for a process in these cgroups, and its usage. False: no limit. */
-bool cgroup_look(const struct machine *machine, uint32_t device, const struct cgroup_chain *chain,
+bool cgroup_read(const struct machine *machine, uint32_t device, const struct cgroup_chain *chain,
                  struct cgroup_figures *figures);
 
 /* The device's account is locked. Do the limits allow the slot's process so many more bytes? */

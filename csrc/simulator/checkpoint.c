@@ -13,11 +13,11 @@
 #include "fault.h"
 #include "share.h"
 
-#define POLL_NS     200000
-#define STEP_NS     5000000  /* between looks at a target during a copy */
-#define PATIENCE_NS 50000000 /* between looks of a target at the process that locks it */
-#define MS          UINT64_C(1000000)
-#define SECOND      UINT64_C(1000000000)
+#define POLL_NS    200000
+#define STEP_NS    5000000  /* between polls of a target during a copy */
+#define TIMEOUT_NS 50000000 /* between polls by a target of the process that locks it */
+#define MS         UINT64_C(1000000)
+#define SECOND     UINT64_C(1000000000)
 
 struct target {
     struct machine *machine;
@@ -60,7 +60,7 @@ static void recover(struct machine_checkpoint *record)
 }
 
 /* A process that was locking this one may have died. */
-static void look_at_locker(struct machine_checkpoint *record)
+static void check_locker(struct machine_checkpoint *record)
 {
     int result;
 
@@ -92,14 +92,14 @@ static bool has_calls(const struct machine_checkpoint *record)
 
 void checkpoint_wait(struct machine_checkpoint *record, struct machine_inside *inside)
 {
-    const struct timespec patience = {.tv_nsec = PATIENCE_NS};
+    const struct timespec timeout = {.tv_nsec = TIMEOUT_NS};
     uint32_t state;
 
     for (;;) {
         checkpoint_leave(inside);
         while ((state = atomic_load(&record->state)) != CHECKPOINT_RUNNING) {
-            syscall(SYS_futex, &record->state, FUTEX_WAIT, state, &patience, NULL, 0);
-            look_at_locker(record);
+            syscall(SYS_futex, &record->state, FUTEX_WAIT, state, &timeout, NULL, 0);
+            check_locker(record);
         }
         atomic_fetch_add(&inside->count, 1);
         if (atomic_load(&record->state) == CHECKPOINT_RUNNING)
@@ -157,7 +157,7 @@ static enum checkpoint_result find(struct machine *machine, int pid, struct targ
 
 static bool is_dead(const struct target *target)
 {
-    char state = thread_state(target->pid);
+    char state = machine_thread_state(target->pid);
 
     return !state || state == 'Z' || state == 'X' ||
            !machine_slot_is_live(target->machine, target->slot) ||
@@ -168,7 +168,7 @@ static bool is_dead(const struct target *target)
  */
 static bool wait_while_stopped(const struct target *target)
 {
-    while (thread_state(target->pid) == 'T')
+    while (machine_thread_state(target->pid) == 'T')
         clock_sleep_until(clock_now() + POLL_NS);
     return !is_dead(target);
 }
@@ -241,7 +241,7 @@ static enum checkpoint_result begin_in(struct machine *machine, int pid,
     return result;
 }
 
-enum checkpoint_result checkpoint_look(struct machine *machine, int pid,
+enum checkpoint_result checkpoint_read(struct machine *machine, int pid,
                                        enum checkpoint_state *state)
 {
     struct target target;
@@ -310,7 +310,7 @@ static bool is_on_mig(const struct target *target)
 {
     const struct machine_config *config = &target->machine->config;
 
-    fault_look(target->machine);
+    fault_poll(target->machine);
     for (uint32_t device = 0; device < config->unit_count; device++)
         if (atomic_load(&target->machine->state->uses[device][target->slot].contexts) &&
             (device >= config->device_count || fault_is_mig(device)))

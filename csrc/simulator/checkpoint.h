@@ -65,7 +65,7 @@ static inline bool checkpoint_is_off_device(const struct machine_checkpoint *rec
 /* All of these take the pid of a process, or of one of its threads. They wait for an action that
  * another process has begun.
  */
-enum checkpoint_result checkpoint_look(struct machine *machine, int pid,
+enum checkpoint_result checkpoint_read(struct machine *machine, int pid,
                                        enum checkpoint_state *state);
 
 /* timeout_ms 0: wait for as long as it takes. */

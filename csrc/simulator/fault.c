@@ -12,7 +12,7 @@
 
 #include "clock.h"
 
-enum { FAULTS = 64, FAULT_NAME = 80, LOOK_PERIOD_NS = 100000000 };
+enum { FAULTS = 64, FAULT_NAME = 80, POLL_PERIOD_NS = 100000000 };
 
 enum fault_kind {
     FAULT_CALL,
@@ -35,7 +35,7 @@ struct fault {
 };
 
 bool fault_armed;
-_Atomic uint64_t fault_next_look;
+_Atomic uint64_t fault_next_poll;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct fault faults[FAULTS];
@@ -131,7 +131,7 @@ static bool is_same(const struct stat *a, const struct stat *b)
            a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
 }
 
-static void look_locked(struct machine *machine)
+static void poll_locked(struct machine *machine)
 {
     struct stat now = {0};
     char path[MACHINE_PATH + 32];
@@ -144,13 +144,13 @@ static void look_locked(struct machine *machine)
         last = now;
         stamp++;
     }
-    atomic_store(&fault_next_look, clock_coarse() + LOOK_PERIOD_NS);
+    atomic_store(&fault_next_poll, clock_coarse() + POLL_PERIOD_NS);
 }
 
-void fault_look(struct machine *machine)
+void fault_poll(struct machine *machine)
 {
     pthread_mutex_lock(&lock);
-    look_locked(machine);
+    poll_locked(machine);
     pthread_mutex_unlock(&lock);
 }
 
@@ -171,8 +171,8 @@ int fault_call(struct machine *machine, const char *name)
     int code = 0;
 
     pthread_mutex_lock(&lock);
-    if (clock_coarse() >= atomic_load(&fault_next_look))
-        look_locked(machine);
+    if (clock_coarse() >= atomic_load(&fault_next_poll))
+        poll_locked(machine);
     for (size_t i = 0; i < count && !code; i++) {
         struct fault *fault = &faults[i];
 

@@ -23,17 +23,17 @@
 #include "machine.h"
 
 extern bool fault_armed;
-extern _Atomic uint64_t fault_next_look;
+extern _Atomic uint64_t fault_next_poll;
 
 /* Is fault_call worth calling? */
 static inline bool fault_is_due(void)
 {
     return fault_armed ||
-           clock_coarse() >= atomic_load_explicit(&fault_next_look, memory_order_relaxed);
+           clock_coarse() >= atomic_load_explicit(&fault_next_poll, memory_order_relaxed);
 }
 
 /* Read the file now if it changed; called when a library is initialised. */
-void fault_look(struct machine *machine);
+void fault_poll(struct machine *machine);
 
 /* The code to inject into this call of name, or 0. Checks the file if that is due. */
 int fault_call(struct machine *machine, const char *name);

@@ -9,7 +9,7 @@
 
 #include "clock.h"
 #include "queue.h"
-#include "queueparts.h"
+#include "queue_parts.h"
 
 static __thread bool keeps_gates;
 
@@ -25,7 +25,7 @@ static struct gate *take_open_gate(struct local_device *local)
         struct gate *gate = *link;
         bool open;
 
-        if (!local_place(local, gate->ticket)->is_at_gate)
+        if (!queue_local_place(local, gate->ticket)->is_at_gate)
             continue;
         if (gate->is_open) {
             /* Only this thread removes gates, and new ones go to the end: the link stays valid. */
@@ -55,7 +55,7 @@ static void wait_for_gate(struct local_device *local, uint64_t when)
 static void *keep_gates(void *argument)
 {
     struct local_device *local = argument;
-    uint32_t device = local_number(local);
+    uint32_t device = queue_local_number(local);
     struct model model = machine_model(process.machine, device);
 
     keeps_gates = true;
@@ -68,7 +68,7 @@ static void *keep_gates(void *argument)
             pthread_cond_wait(&local->gate_added, &local->lock);
             continue;
         }
-        when = local_look(local, local->gates->ticket);
+        when = queue_local_advance(local, local->gates->ticket);
         gate = take_open_gate(local);
         if (!gate) {
             wait_for_gate(local, when);
@@ -84,7 +84,7 @@ static void *keep_gates(void *argument)
         model_open_gate(&model, process.slot, gate->ticket, model.device->now);
         machine_unlock_device(process.machine, device);
         free(gate);
-        local_look(local, 0);
+        queue_local_advance(local, 0);
     }
     pthread_mutex_unlock(&local->lock);
     return NULL;
@@ -110,10 +110,10 @@ static CUresult start_thread(struct local_device *local)
     return CUDA_SUCCESS;
 }
 
-CUresult stream_submit_gate(struct stream *stream, bool (*is_open)(void *), void (*run)(void *),
-                            void *data)
+CUresult gate_submit(struct stream *stream, bool (*is_open)(void *), void (*run)(void *),
+                     void *data)
 {
-    struct local_device *local = local_of(stream->device);
+    struct local_device *local = queue_local(stream->device);
     struct work_order order = {.engine = ENGINE_GATE};
     struct gate **last;
     struct gate *gate = malloc(sizeof(*gate));
@@ -123,9 +123,10 @@ CUresult stream_submit_gate(struct stream *stream, bool (*is_open)(void *), void
     if (result == CUDA_SUCCESS)
         result = start_thread(local);
     if (result == CUDA_SUCCESS)
-        result = local_make_room(local, stream);
+        result = queue_local_make_room(local, stream);
     if (result == CUDA_SUCCESS) {
-        *gate = (struct gate) {NULL, local_enqueue(local, stream, &order), is_open, run, data};
+        *gate =
+            (struct gate) {NULL, queue_local_enqueue(local, stream, &order), is_open, run, data};
         for (last = &local->gates; *last; last = &(*last)->next)
             continue;
         *last = gate;
@@ -139,24 +140,24 @@ CUresult stream_submit_gate(struct stream *stream, bool (*is_open)(void *), void
 
 static bool moment_has_come(void *data)
 {
-    return moment_is_past(data);
+    return queue_moment_is_past(data);
 }
 
-CUresult stream_wait(struct stream *stream, const struct moment *moment)
+CUresult gate_wait(struct stream *stream, const struct moment *moment)
 {
     struct work_order order = {.engine = ENGINE_NONE, .after = moment->ticket};
     struct moment *copy;
     CUresult result;
 
-    if (moment_was_passed(moment))
+    if (queue_moment_was_passed(moment))
         return CUDA_SUCCESS;
     if (moment->device == stream->device)
-        return stream_submit(stream, &order, NULL);
+        return queue_submit(stream, &order, NULL);
     copy = malloc(sizeof(*copy));
     if (!copy)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *copy = *moment;
-    result = stream_submit_gate(stream, moment_has_come, free, copy);
+    result = gate_submit(stream, moment_has_come, free, copy);
     if (result != CUDA_SUCCESS)
         free(copy);
     return result;

@@ -13,9 +13,9 @@
 #include "clock.h"
 #include "machine.h"
 
-#define PATIENCE_NS 20000000
+#define TIMEOUT_NS 20000000
 
-char thread_state(int thread)
+char machine_thread_state(int thread)
 {
     char path[64], line[512];
     const char *name_end = NULL;
@@ -52,13 +52,13 @@ static void let_holder_go_on(const pthread_mutex_t *lock)
 {
     int thread = __atomic_load_n(&lock->__data.__lock, __ATOMIC_RELAXED) & FUTEX_TID_MASK;
 
-    if (thread && thread_state(thread) == 'T' && is_on_a_machine(thread))
+    if (thread && machine_thread_state(thread) == 'T' && is_on_a_machine(thread))
         kill(thread, SIGCONT);
 }
 
 static int lock_for_a_while(pthread_mutex_t *lock)
 {
-    uint64_t until = clock_read(CLOCK_REALTIME) + PATIENCE_NS;
+    uint64_t until = clock_read(CLOCK_REALTIME) + TIMEOUT_NS;
     struct timespec deadline = {
         .tv_sec = (time_t) (until / UINT64_C(1000000000)),
         .tv_nsec = (long) (until % UINT64_C(1000000000)),

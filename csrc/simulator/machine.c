@@ -284,7 +284,7 @@ enum machine_result machine_open(struct machine **machine)
     }
     *machine = opened == MACHINE_READY ? &the_machine : NULL;
     if (*machine)
-        fault_look(*machine);
+        fault_poll(*machine);
     pthread_mutex_unlock(&opening);
     return opened;
 }

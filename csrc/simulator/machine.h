@@ -91,7 +91,7 @@ struct machine_checkpoint {
     struct machine_inside inside[MACHINE_INSIDE] __attribute__((aligned(64)));
 } __attribute__((aligned(64)));
 
-/* Offsets for readers outside the driver (tests/support/judge.py). */
+/* Offsets for readers outside the driver (tests/support/driver_memory.py). */
 struct machine_index {
     uint32_t slot_count;
     uint32_t slot_size;
@@ -242,7 +242,7 @@ bool machine_lock(pthread_mutex_t *lock);
 
 /* The state of a thread in /proc: T for one that is stopped, and not by a tracer, Z for a zombie;
  * 0 if there is no such thread. */
-char thread_state(int thread);
+char machine_thread_state(int thread);
 
 /* state->lock. */
 void machine_lock_slots(struct machine *machine);

@@ -7,7 +7,7 @@
 #include "share.h"
 
 #define MIB          UINT64_C(0x100000)
-#define LOOK_DEAD_NS 100000000
+#define POLL_DEAD_NS 100000000
 
 static _Atomic uint64_t last_allocation;
 static _Atomic unsigned int left_count; /* allocations of MEMORY_LEFT */
@@ -46,7 +46,7 @@ static bool leave(struct allocation *allocation)
 
     if (share < 0)
         return false;
-    id = share_look(process.machine, share)->id;
+    id = share_read(process.machine, share)->id;
     allocation->share = 0;
     if (share_end(process.machine, share))
         return false;
@@ -72,7 +72,7 @@ static void give_back_if_left(struct heap *heap, struct allocation *allocation, 
     (void) data;
     if (allocation->kind != MEMORY_LEFT)
         return;
-    share = share_look(process.machine, (int) allocation->flags);
+    share = share_read(process.machine, (int) allocation->flags);
     if (share->id == allocation->id && atomic_load(&share->state) != SHARE_FREE)
         return;
     atomic_fetch_sub(&left_count, 1);
@@ -434,19 +434,19 @@ void *memory_chunk(CUdeviceptr address, uint64_t *length)
 
 void memory_get_info(uint32_t device, uint64_t *free_bytes, uint64_t *total_bytes)
 {
-    static _Atomic uint64_t next_look;
+    static _Atomic uint64_t next_poll;
     uint64_t now = clock_coarse();
     struct cgroup_figures own = {0};
     uint64_t used;
 
-    if (now >= atomic_load_explicit(&next_look, memory_order_relaxed)) {
-        atomic_store_explicit(&next_look, now + LOOK_DEAD_NS, memory_order_relaxed);
+    if (now >= atomic_load_explicit(&next_poll, memory_order_relaxed)) {
+        atomic_store_explicit(&next_poll, now + POLL_DEAD_NS, memory_order_relaxed);
         machine_reap(process.machine, false);
     }
     *total_bytes = process.machine->config.devices[device].memory_bytes;
     used = machine_used_bytes(process.machine, device);
     *free_bytes = used < *total_bytes ? *total_bytes - used : 0;
-    if (cgroup_look(process.machine, device, &process.machine->state->chains[process.slot], &own)) {
+    if (cgroup_read(process.machine, device, &process.machine->state->chains[process.slot], &own)) {
         uint64_t left = own.used < own.hard ? own.hard - own.used : 0;
         if (*total_bytes > own.hard)
             *total_bytes = own.hard;

@@ -194,7 +194,7 @@ static uint64_t context_bytes(struct machine_use *use, CUdevice ordinal)
                : bytes;
 }
 
-CUresult context_open(CUdevice ordinal, struct work_context *work)
+CUresult process_open_context(CUdevice ordinal, struct work_context *work)
 {
     int device = process_device(ordinal);
     struct machine_use *use;
@@ -227,7 +227,7 @@ CUresult context_open(CUdevice ordinal, struct work_context *work)
     return result;
 }
 
-void context_close(struct work_context *work)
+void process_close_context(struct work_context *work)
 {
     struct machine_use *use = &process.machine->state->uses[work->device][process.slot];
 
@@ -238,18 +238,18 @@ void context_close(struct work_context *work)
     machine_discharge(process.machine, work->device, process.slot, work->charged);
 }
 
-CUresult context_synchronize(struct work_context *work)
+CUresult process_synchronize_context(struct work_context *work)
 {
     queue_drain(work->device);
     pool_trim_all(work->device);
     return (CUresult) atomic_load_explicit(&work->error, memory_order_relaxed);
 }
 
-CUresult context_enter(struct work_context **work)
+CUresult process_enter_context(struct work_context **work)
 {
     int error;
 
-    *work = context_current();
+    *work = current_context();
     if (!*work)
         return CUDA_ERROR_INVALID_CONTEXT;
     error = atomic_load_explicit(&(*work)->error, memory_order_relaxed);

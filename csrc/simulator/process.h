@@ -74,9 +74,9 @@ static inline void process_leave(const struct process_call *call)
 /* In the normal case: ready, no fault, the faults file checked lately, and not locked. */
 static inline CUresult process_enter(const char *name, struct process_call *call)
 {
-    bool must_look = process_page->state != PROCESS_READY || fault_is_due() ||
+    bool must_poll = process_page->state != PROCESS_READY || fault_is_due() ||
                      atomic_load_explicit(process.mps_error, memory_order_relaxed);
-    CUresult refusal = __builtin_expect(must_look, 0) ? process_refusal(name) : CUDA_SUCCESS;
+    CUresult refusal = __builtin_expect(must_poll, 0) ? process_refusal(name) : CUDA_SUCCESS;
 
     if (__builtin_expect(refusal != CUDA_SUCCESS, 0))
         return refusal;
@@ -137,25 +137,25 @@ struct work_context {
 };
 
 /* Charge a context and create its default stream. OUT_OF_MEMORY if they do not fit. */
-CUresult context_open(CUdevice ordinal, struct work_context *work);
+CUresult process_open_context(CUdevice ordinal, struct work_context *work);
 
 /* Wait for its work, then free all its objects: memory, streams, events, pools' blocks. */
-void context_close(struct work_context *work);
+void process_close_context(struct work_context *work);
 
 /* Wait until everything enqueued in the context is done: the sticky error, if any. */
-CUresult context_synchronize(struct work_context *work);
+CUresult process_synchronize_context(struct work_context *work);
 
 /* The calling thread's context ready for work: INVALID_CONTEXT if there is none, the sticky error,
  * DEVICE_UNAVAILABLE when the device is lost.
  */
-CUresult context_enter(struct work_context **work);
+CUresult process_enter_context(struct work_context **work);
 
 #define ENTER_CONTEXT(work)                                     \
     PROCESS_CALL(this_call);                                    \
     do {                                                        \
         CUresult entered = process_enter(__func__, &this_call); \
         if (__builtin_expect(entered == CUDA_SUCCESS, 1))       \
-            entered = context_enter(work);                      \
+            entered = process_enter_context(work);              \
         if (__builtin_expect(entered != CUDA_SUCCESS, 0))       \
             return entered;                                     \
     } while (0)
@@ -164,7 +164,7 @@ CUresult context_enter(struct work_context **work);
 
 /* The thread's current context; NULL for none or for one that is gone. Cheap: every call needs it.
  */
-struct work_context *context_current(void);
+struct work_context *current_context(void);
 
 /* The context behind a handle; NULL if it is not one. */
 struct work_context *context_of(CUcontext handle);
@@ -200,6 +200,6 @@ struct launch_function {
 void launch_plan(struct launch_function *function, const char *name);
 
 /* The function behind a CUfunction that may really be a CUkernel; NULL if it is neither. */
-struct launch_function *launch_function_of(CUfunction handle);
+struct launch_function *module_launch_function(CUfunction handle);
 
 #endif

@@ -2,16 +2,16 @@
 /* queue.c -- this process's work on each device: submits it to the model and applies its effects.
  *
  * For each place of the model's lane there is one here, with the effect of the work that has it.
- * local_look() advances the device's time to now and applies the effects of finished work, in the
- * order of the tickets; work never depends on a later ticket, so that order is right for every
- * stream.
+ * queue_local_advance() advances the device's time to now and applies the effects of finished work,
+ * in the order of the tickets; work never depends on a later ticket, so that order is right for
+ * every stream.
  */
 #include "queue.h"
 
 #include <stdlib.h>
 
 #include "clock.h"
-#include "queueparts.h"
+#include "queue_parts.h"
 
 #define SPIN_NS      60000   /* timers are late by about as much */
 #define GATE_POLL_NS 100000  /* period at which a closed gate is polled */
@@ -36,13 +36,13 @@ static void initialise(void)
     pthread_condattr_destroy(&attributes);
 }
 
-struct local_device *local_of(uint32_t device)
+struct local_device *queue_local(uint32_t device)
 {
     pthread_once(&once, initialise);
     return &locals[device];
 }
 
-uint32_t local_number(const struct local_device *local)
+uint32_t queue_local_number(const struct local_device *local)
 {
     return (uint32_t) (local - locals);
 }
@@ -55,7 +55,7 @@ bool queue_is_immediate(uint32_t device)
 
 uint8_t queue_take(uint32_t device, bool ordered)
 {
-    struct local_device *local = local_of(device);
+    struct local_device *local = queue_local(device);
     unsigned int best = ordered ? 1 : MODEL_FIRST_UNORDERED;
     unsigned int end = ordered ? MODEL_FIRST_UNORDERED : MODEL_QUEUES;
 
@@ -70,7 +70,7 @@ uint8_t queue_take(uint32_t device, bool ordered)
 
 void queue_give(uint32_t device, uint8_t queue)
 {
-    struct local_device *local = local_of(device);
+    struct local_device *local = queue_local(device);
 
     pthread_mutex_lock(&local->lock);
     if (queue)
@@ -90,7 +90,7 @@ static void apply(struct effect *effect)
 static bool is_past(const struct local_device *local, uint64_t ticket)
 {
     return !ticket || !local->places ||
-           atomic_load_explicit(&local_place(local, ticket)->ticket, memory_order_acquire) !=
+           atomic_load_explicit(&queue_local_place(local, ticket)->ticket, memory_order_acquire) !=
                ticket;
 }
 
@@ -100,7 +100,7 @@ static bool note_gates(struct local_device *local, struct model_lane *lane)
     bool at_gate = false;
 
     for (const struct gate *gate = local->gates; gate; gate = gate->next) {
-        struct place *place = local_place(local, gate->ticket);
+        struct place *place = queue_local_place(local, gate->ticket);
 
         place->is_at_gate = model_work_of(lane, gate->ticket)->state == WORK_AT_GATE;
         at_gate |= place->is_at_gate;
@@ -136,7 +136,7 @@ static void apply_effects(struct local_device *local, size_t count)
         qsort(local->due, count, sizeof(*local->due), compare_tickets);
     for (size_t i = 0; i < count; i++) {
         uint64_t ticket = local->due[i];
-        struct place *place = local_place(local, ticket);
+        struct place *place = queue_local_place(local, ticket);
         struct local_queue *queue = &local->queues[place->queue];
 
         apply(&place->effect);
@@ -148,9 +148,9 @@ static void apply_effects(struct local_device *local, size_t count)
     }
 }
 
-uint64_t local_look(struct local_device *local, uint64_t ticket)
+uint64_t queue_local_advance(struct local_device *local, uint64_t ticket)
 {
-    uint32_t device = local_number(local);
+    uint32_t device = queue_local_number(local);
     struct model model = machine_model(process.machine, device);
     struct model_lane *lane = model.find_lane(model.context, process.slot);
     uint64_t longest = ALONE_NS;
@@ -187,7 +187,7 @@ static void pause_until(uint64_t when)
 }
 
 /* Under local->lock, which is released meanwhile. */
-static void look_later(struct local_device *local, uint64_t when)
+static void advance_later(struct local_device *local, uint64_t when)
 {
     pthread_mutex_unlock(&local->lock);
     pause_until(when);
@@ -199,11 +199,11 @@ static void look_later(struct local_device *local, uint64_t when)
 static void wait_for(struct local_device *local, uint64_t ticket)
 {
     while (!is_past(local, ticket)) {
-        uint64_t when = local_look(local, ticket);
+        uint64_t when = queue_local_advance(local, ticket);
 
         if (is_past(local, ticket))
             return;
-        look_later(local, when);
+        advance_later(local, when);
     }
 }
 
@@ -224,7 +224,7 @@ static CUresult make_places(struct local_device *local)
 /* Allocate the memory of places that were never used. */
 static CUresult know_more_places(struct local_device *local)
 {
-    if (!machine_make_places(process.machine, local_number(local), process.slot, local->known,
+    if (!machine_make_places(process.machine, queue_local_number(local), process.slot, local->known,
                              PAGE_OF_PLACES))
         return CUDA_ERROR_OUT_OF_MEMORY;
     for (uint32_t i = PAGE_OF_PLACES; i > 0; i--)
@@ -239,7 +239,7 @@ static bool is_full(const struct local_device *local, const struct local_queue *
            (!local->unused_count && local->known == MODEL_PLACES);
 }
 
-CUresult local_make_room(struct local_device *local, const struct stream *stream)
+CUresult queue_local_make_room(struct local_device *local, const struct stream *stream)
 {
     const struct local_queue *queue = &local->queues[stream->queue];
     CUresult result = local->places ? CUDA_SUCCESS : make_places(local);
@@ -247,16 +247,16 @@ CUresult local_make_room(struct local_device *local, const struct stream *stream
     if (result != CUDA_SUCCESS)
         return result;
     while (is_full(local, queue)) {
-        uint64_t when = local_look(local, queue->first);
+        uint64_t when = queue_local_advance(local, queue->first);
 
         if (is_full(local, queue))
-            look_later(local, when);
+            advance_later(local, when);
     }
     return local->unused_count ? CUDA_SUCCESS : know_more_places(local);
 }
 
-uint64_t local_enqueue(struct local_device *local, struct stream *stream,
-                       const struct work_order *order)
+uint64_t queue_local_enqueue(struct local_device *local, struct stream *stream,
+                             const struct work_order *order)
 {
     struct model model = machine_model(process.machine, stream->device);
     struct local_queue *queue = &local->queues[stream->queue];
@@ -282,7 +282,7 @@ uint64_t local_enqueue(struct local_device *local, struct stream *stream,
     place->is_at_gate = false;
     atomic_store_explicit(&place->ticket, ticket, memory_order_release);
     if (queue->count++)
-        local_place(local, queue->last)->next = ticket;
+        queue_local_place(local, queue->last)->next = ticket;
     else
         queue->first = ticket;
     queue->last = ticket;
@@ -291,20 +291,20 @@ uint64_t local_enqueue(struct local_device *local, struct stream *stream,
     return ticket;
 }
 
-CUresult stream_submit(struct stream *stream, const struct work_order *order, struct moment *moment)
+CUresult queue_submit(struct stream *stream, const struct work_order *order, struct moment *moment)
 {
-    struct local_device *local = local_of(stream->device);
+    struct local_device *local = queue_local(stream->device);
     uint64_t ticket = 0;
     CUresult result = CUDA_SUCCESS;
 
     if (!queue_is_immediate(stream->device)) {
         pthread_mutex_lock(&local->lock);
         if (process.machine->config.free_mode)
-            local_look(local, 0);
+            queue_local_advance(local, 0);
         if (!queue_is_immediate(stream->device)) {
-            result = local_make_room(local, stream);
+            result = queue_local_make_room(local, stream);
             if (result == CUDA_SUCCESS)
-                ticket = local_enqueue(local, stream, order);
+                ticket = queue_local_enqueue(local, stream, order);
         }
         pthread_mutex_unlock(&local->lock);
     }
@@ -320,31 +320,31 @@ CUresult stream_submit(struct stream *stream, const struct work_order *order, st
     return result;
 }
 
-bool moment_was_passed(const struct moment *moment)
+bool queue_moment_was_passed(const struct moment *moment)
 {
-    return is_past(local_of(moment->device), moment->ticket);
+    return is_past(queue_local(moment->device), moment->ticket);
 }
 
-bool moment_is_past(const struct moment *moment)
+bool queue_moment_is_past(const struct moment *moment)
 {
-    struct local_device *local = local_of(moment->device);
+    struct local_device *local = queue_local(moment->device);
     bool past;
 
-    if (moment_was_passed(moment))
+    if (queue_moment_was_passed(moment))
         return true;
     pthread_mutex_lock(&local->lock);
     if (!is_past(local, moment->ticket))
-        local_look(local, moment->ticket);
+        queue_local_advance(local, moment->ticket);
     past = is_past(local, moment->ticket);
     pthread_mutex_unlock(&local->lock);
     return past;
 }
 
-CUresult moment_wait(const struct moment *moment)
+CUresult queue_moment_wait(const struct moment *moment)
 {
-    struct local_device *local = local_of(moment->device);
+    struct local_device *local = queue_local(moment->device);
 
-    if (moment_was_passed(moment))
+    if (queue_moment_was_passed(moment))
         return CUDA_SUCCESS;
     if (gate_keeper_asks())
         return CUDA_ERROR_NOT_PERMITTED;
@@ -356,7 +356,7 @@ CUresult moment_wait(const struct moment *moment)
 
 void queue_drain(uint32_t device)
 {
-    struct local_device *local = local_of(device);
+    struct local_device *local = queue_local(device);
     uint64_t last[MODEL_QUEUES];
 
     if (!local->outstanding || gate_keeper_asks())
@@ -371,13 +371,13 @@ void queue_drain(uint32_t device)
 
 bool queue_is_ordered_work_done(uint32_t device)
 {
-    struct local_device *local = local_of(device);
+    struct local_device *local = queue_local(device);
     bool done = true;
 
     if (!local->outstanding)
         return true;
     pthread_mutex_lock(&local->lock);
-    local_look(local, 0);
+    queue_local_advance(local, 0);
     for (unsigned int i = 0; i < MODEL_FIRST_UNORDERED; i++)
         done &= !local->queues[i].count;
     pthread_mutex_unlock(&local->lock);

@@ -64,8 +64,7 @@ CUresult stream_find(struct work_context *work, CUstream handle, bool per_thread
                      struct stream **stream);
 
 /* Put work into the stream; waits only if the stream's queue is full. */
-CUresult stream_submit(struct stream *stream, const struct work_order *order,
-                       struct moment *moment);
+CUresult queue_submit(struct stream *stream, const struct work_order *order, struct moment *moment);
 
 /* Wait until all work of the stream is done; test whether it is (NOT_READY). */
 CUresult stream_synchronize(struct stream *stream);
@@ -74,20 +73,20 @@ CUresult stream_query(struct stream *stream);
 /* Let the stream wait at a gate. Once the stream has reached it, the device's gate thread polls
  * is_open (NULL: open at once), calls run (or NULL), and lets the stream go on.
  */
-CUresult stream_submit_gate(struct stream *stream, bool (*is_open)(void *), void (*run)(void *),
-                            void *data);
+CUresult gate_submit(struct stream *stream, bool (*is_open)(void *), void (*run)(void *),
+                     void *data);
 
 /* Let the stream wait for a moment of another one, on any device. */
-CUresult stream_wait(struct stream *stream, const struct moment *moment);
+CUresult gate_wait(struct stream *stream, const struct moment *moment);
 
 /* Record a wait for a ticket of another stream; test for a wait for that ticket or a later one. */
 void stream_note_wait(struct stream *stream, uint64_t other, uint64_t ticket);
 bool stream_waits_for(const struct stream *stream, uint64_t other, uint64_t ticket);
 
 /* Is it past? Was it seen to be past before, without updating the device? */
-bool moment_is_past(const struct moment *moment);
-bool moment_was_passed(const struct moment *moment);
-CUresult moment_wait(const struct moment *moment);
+bool queue_moment_is_past(const struct moment *moment);
+bool queue_moment_was_passed(const struct moment *moment);
+CUresult queue_moment_wait(const struct moment *moment);
 
 /* Wait until nothing of this process is waiting on the device. */
 void queue_drain(uint32_t device);
@@ -113,8 +112,8 @@ void stream_close(struct stream *stream);
 /* Visit the streams of a context, or those of one green context in it; under a lock, so visit must
  * not open or close streams.
  */
-typedef void stream_visit(struct stream *stream, void *data);
-void stream_each(struct work_context *work, struct CUctx_st *green, stream_visit *visit,
+typedef void stream_visitor(struct stream *stream, void *data);
+void stream_each(struct work_context *work, struct CUctx_st *green, stream_visitor *visit,
                  void *data);
 
 /* Default streams, and the end of all streams of a context. */

@@ -58,7 +58,7 @@ bool share_is_held(const struct machine *machine, int share, bool is_open)
     return held;
 }
 
-const struct machine_share *share_look(const struct machine *machine, int share)
+const struct machine_share *share_read(const struct machine *machine, int share)
 {
     return record_of(machine, share);
 }

@@ -28,7 +28,7 @@ struct share_order {
 int share_make(struct machine *machine, const struct share_order *order);
 
 /* The share's record; valid while the caller holds the share. */
-const struct machine_share *share_look(const struct machine *machine, int share);
+const struct machine_share *share_read(const struct machine *machine, int share);
 
 /* Record that the owner is now charged *bytes* for the share. */
 void share_resize(struct machine *machine, int share, uint64_t bytes);

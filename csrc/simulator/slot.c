@@ -206,7 +206,7 @@ static bool has_threads(uint32_t pid)
     snprintf(path, sizeof(path), "/proc/%u/task", (unsigned int) pid);
     threads = opendir(path);
     while (threads && !found && (entry = readdir(threads))) {
-        char state = entry->d_name[0] == '.' ? 'Z' : thread_state(atoi(entry->d_name));
+        char state = entry->d_name[0] == '.' ? 'Z' : machine_thread_state(atoi(entry->d_name));
         found = state && state != 'Z' && state != 'X';
     }
     if (threads)

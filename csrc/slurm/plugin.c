@@ -216,7 +216,7 @@ static int command_run(struct command *command, int alive)
 }
 
 /* What the answer's last line says. */
-static void answer_judge(void)
+static void answer_apply(void)
 {
     char *last = strrchr(answer, '\n');
 
@@ -272,7 +272,7 @@ int slurm_spank_init_post_opt(spank_t spank, int count, char **arguments)
     if (command_run(&command, alive[0]) != 0)
         plugin_fail("%s cannot be run: %s", PYVGPU_PYTHON, strerror(errno));
     else
-        answer_judge();
+        answer_apply();
     close(alive[0]);
     return 0;
 }

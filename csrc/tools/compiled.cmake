@@ -24,7 +24,7 @@ if(EXISTS "${PYVGPU_PYTHON_INCLUDE}/Python.h")
     set(compiled_includes "${PYVGPU_PYTHON_INCLUDE}")
     if(PYVGPU_MACHINE AND multiarch)
         # Debian keeps pyconfig.h, the one header that differs, in an architecture's folder, where a
-        # cross compiler does not look. The limited API uses only parts that are the same on both.
+        # cross compiler does not search. The limited API uses only parts that are the same on both.
         get_filename_component(headers "${PYVGPU_PYTHON_INCLUDE}" NAME)
         set(config "${PYVGPU_PYTHON_INCLUDE}/../${multiarch}/${headers}/pyconfig.h")
         if(EXISTS "${config}")

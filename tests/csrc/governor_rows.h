@@ -100,7 +100,7 @@ static inline void read_clock(uint64_t divided_ns, uint64_t beat_ns)
 {
     struct clock_file page = page_of(divided_ns, beat_ns);
 
-    clock_judge(&view, &page, beat_ns);
+    clock_evaluate(&view, &page, beat_ns);
     CHECK("it is believed", view.valid);
 }
 

@@ -36,7 +36,7 @@ static int believed(struct clock_file page, uint64_t now)
 {
     struct clock_view view = {0};
 
-    clock_judge(&view, &page, now);
+    clock_evaluate(&view, &page, now);
     return view.valid;
 }
 
@@ -93,7 +93,7 @@ static void test_rate_between_two_times(void)
     uint64_t now = page.beat_ns;
 
     CHECK_EQUAL("no clock: alone", clock_rate(&view, start, now, now), CLOCK_WHOLE);
-    clock_judge(&view, &page, now);
+    clock_evaluate(&view, &page, now);
     CHECK_EQUAL("alone", clock_rate(&view, start + 10 * MS, start + 50 * MS, now), CLOCK_WHOLE);
     CHECK_EQUAL("one of two", clock_rate(&view, start + 110 * MS, start + 150 * MS, now),
                 CLOCK_WHOLE / 2);
@@ -120,7 +120,7 @@ static uint32_t rate_of_a_slow_clock(uint32_t busy)
     page.samples[1] = (struct clock_sample) {start + 100 * MS, start + 100 * MS / 63};
     page.share_ns = start + 200 * MS / 63;
     page.busy = busy;
-    clock_judge(&view, &page, page.beat_ns);
+    clock_evaluate(&view, &page, page.beat_ns);
     CHECK("no slower than it may be", view.valid);
     return clock_rate(&view, start + 100 * MS, page.beat_ns, page.beat_ns);
 }
@@ -139,11 +139,11 @@ static void test_lent_share_ends_with_the_clock(void)
     struct clock_view view = {0};
 
     CHECK_EQUAL("no clock", clock_lent(&view, start), 0);
-    clock_judge(&view, &page, page.beat_ns);
+    clock_evaluate(&view, &page, page.beat_ns);
     CHECK_EQUAL("as it says", clock_lent(&view, page.beat_ns + 99 * MS), CLOCK_WHOLE / 4);
     CHECK_EQUAL("too old", clock_lent(&view, page.beat_ns + 100 * MS), 0);
     page.header.magic = 0;
-    clock_judge(&view, &page, page.beat_ns);
+    clock_evaluate(&view, &page, page.beat_ns);
     CHECK_EQUAL("replaced by nonsense", clock_lent(&view, page.beat_ns), 0);
 }
 
@@ -154,7 +154,7 @@ static void test_stopped_clock_throttles_no_lower_priority(void)
 
     page.above = CLOCK_ABOVE_BUSY;
     CHECK_EQUAL("no clock", clock_above(&view, start), 0);
-    clock_judge(&view, &page, page.beat_ns);
+    clock_evaluate(&view, &page, page.beat_ns);
     CHECK_EQUAL("as it says", clock_above(&view, page.beat_ns + 99 * MS), CLOCK_ABOVE_BUSY);
     CHECK_EQUAL("too old", clock_above(&view, page.beat_ns + 100 * MS), 0);
 }
@@ -166,12 +166,12 @@ static void test_stopped_clock_spares_no_container(void)
 
     page.spared = 1;
     CHECK("no clock", !clock_spared(&view, start));
-    clock_judge(&view, &page, page.beat_ns);
+    clock_evaluate(&view, &page, page.beat_ns);
     CHECK("as it says", clock_spared(&view, page.beat_ns + 99 * MS));
     CHECK("too old", !clock_spared(&view, page.beat_ns + 100 * MS));
     page.spared = 0;
     page.beat_ns += 1;
-    clock_judge(&view, &page, page.beat_ns);
+    clock_evaluate(&view, &page, page.beat_ns);
     CHECK("another container has work", !clock_spared(&view, page.beat_ns));
 }
 
@@ -194,8 +194,8 @@ static void test_last_exclusive_interval_is_for_its_process_only(void)
     struct clock_view view = {.slot = 3}, other = {.slot = 4}, none = {.slot = 3};
     uint64_t now = page.beat_ns;
 
-    clock_judge(&view, &page, now);
-    clock_judge(&other, &page, now);
+    clock_evaluate(&view, &page, now);
+    clock_evaluate(&other, &page, now);
     CHECK("then", clock_alone(&view, start + 50 * MS, start + 150 * MS, now));
     CHECK("not from before on", !clock_alone(&view, start + 49 * MS, start + 150 * MS, now));
     CHECK("nor to later", !clock_alone(&view, start + 50 * MS, start + 151 * MS, now));
@@ -204,21 +204,21 @@ static void test_last_exclusive_interval_is_for_its_process_only(void)
     CHECK("an old clock that knew another container",
           !clock_alone(&view, start + 50 * MS, start + 150 * MS, now + 100 * MS));
     page.alone_until_ns = now;
-    clock_judge(&view, &page, now);
+    clock_evaluate(&view, &page, now);
     CHECK("the future is not known", !clock_alone(&view, now - MS, now + MS, now + MS));
     page.tenants = 1;
-    clock_judge(&view, &page, now);
+    clock_evaluate(&view, &page, now);
     CHECK("unless there is no other container", clock_alone(&view, now - MS, now + MS, now + MS));
     page.outside = 1;
-    clock_judge(&view, &page, now);
+    clock_evaluate(&view, &page, now);
     CHECK("nor a process outside of containers", !clock_alone(&view, now - MS, now + MS, now + MS));
     page.outside = 0;
     page.alone_until_ns = now - 1;
-    clock_judge(&view, &page, now);
+    clock_evaluate(&view, &page, now);
     CHECK("and it was alone to the last", !clock_alone(&view, now - MS, now + MS, now + MS));
     page.tenants = 2;
     page.alone_until_ns = now + 1;
-    clock_judge(&view, &page, now);
+    clock_evaluate(&view, &page, now);
     CHECK("an interval in the future is invalid", !view.valid);
 }
 
@@ -231,8 +231,8 @@ static void test_every_exclusive_interval_counts(void)
     page.moments[2] = (struct clock_alone) {start + 160 * MS, start + 165 * MS, 4, 0};
     page.moments[9] = (struct clock_alone) {start + 170 * MS, start + 180 * MS, 5, 0};
     page.moments[15] = (struct clock_alone) {start + 10 * MS, start + 20 * MS, 4, 0};
-    clock_judge(&view, &page, now);
-    clock_judge(&other, &page, now);
+    clock_evaluate(&view, &page, now);
+    clock_evaluate(&other, &page, now);
     CHECK("the last", clock_alone(&view, start + 50 * MS, start + 150 * MS, now));
     CHECK("another", clock_alone(&view, start + 161 * MS, start + 165 * MS, now));
     CHECK("an older one", clock_alone(&view, start + 10 * MS, start + 20 * MS, now));
@@ -280,11 +280,11 @@ static void test_time_of_other_containers(void)
     set_others(&page, first, CELL / 2, 64, 0);
     set_others(&page, first + CELL, CELL / 8, 32, 0);
     set_others(&page, first + 2 * CELL, CELL / 4, 64, OTHERS_UNSURE);
-    clock_judge(&view, &page, page.beat_ns);
+    clock_evaluate(&view, &page, page.beat_ns);
     CHECK("nothing is known", !clock_others(&view, first, first + CELL, &others));
     CHECK_EQUAL("it is not waited for", clock_known_until(&view), page.beat_ns);
     page.others_until_ns = first + 4 * CELL;
-    clock_judge(&view, &page, page.beat_ns);
+    clock_evaluate(&view, &page, page.beat_ns);
     CHECK_EQUAL("it is known up to then", clock_known_until(&view), first + 4 * CELL);
     CHECK("so far", clock_others(&view, first, first + 4 * CELL, &others));
     CHECK("and no farther", !clock_others(&view, first, first + 4 * CELL + 1, &others));
@@ -302,14 +302,14 @@ static void test_time_of_other_containers(void)
           !clock_others(&view, first - OTHERS_CELLS * CELL, first, &others));
     CHECK("nor of no time", !clock_others(&view, first + CELL, first + CELL, &others));
     set_others(&page, first, OTHERS_NS_MASK, 64, 0);
-    clock_judge(&view, &page, page.beat_ns);
+    clock_evaluate(&view, &page, page.beat_ns);
     clock_others(&view, first, first + CELL, &others);
     CHECK_EQUAL("never more than the time", others.had_ns, CELL);
     page.others_until_ns = page.beat_ns - 60 * MS;
-    clock_judge(&view, &page, page.beat_ns);
+    clock_evaluate(&view, &page, page.beat_ns);
     CHECK_EQUAL("what is late is not waited for", clock_known_until(&view), page.beat_ns);
     page.others_until_ns = page.beat_ns + 60 * MS;
-    clock_judge(&view, &page, page.beat_ns);
+    clock_evaluate(&view, &page, page.beat_ns);
     CHECK_EQUAL("nor what is ahead", clock_known_until(&view), page.beat_ns);
 }
 
@@ -347,12 +347,12 @@ static void test_arbiter_without_counted_containers_proves_no_exclusivity(void)
 
     page.tenants = page.busy = 0;
     page.alone = 0;
-    clock_judge(&view, &page, now);
+    clock_evaluate(&view, &page, now);
     CHECK("it had begun", view.valid && !clock_alone(&view, now, now + 300 * MS, now + 300 * MS));
-    clock_judge(&late, &page, now + 300 * MS);
+    clock_evaluate(&late, &page, now + 300 * MS);
     CHECK("and was met late", !late.valid && !clock_alone(&late, now, now + MS, now + 300 * MS));
     page.tenants = 1;
-    clock_judge(&view, &page, now);
+    clock_evaluate(&view, &page, now);
     CHECK("it knew of this one", clock_alone(&view, now, now + 300 * MS, now + 300 * MS));
 }
 
@@ -363,22 +363,22 @@ static void test_sharers_are_remembered_for_a_while(void)
     uint64_t now = page.beat_ns;
 
     CHECK_EQUAL("no other container known", clock_sharers(&view), 1);
-    clock_judge(&view, &page, now);
+    clock_evaluate(&view, &page, now);
     CHECK_EQUAL("two", clock_sharers(&view), 2);
     page.busy = 1;
-    clock_judge(&view, &page, now + MS);
+    clock_evaluate(&view, &page, now + MS);
     CHECK_EQUAL("still two", clock_sharers(&view), 2);
     for (int i = 1; i < 100; i++) {
         page.beat_ns = now += 50 * MS;
         page.share_ns += 50 * MS;
         page.busy = i % 15 ? 1 : 2;
-        clock_judge(&view, &page, now);
+        clock_evaluate(&view, &page, now);
         CHECK_EQUAL("two now and then", clock_sharers(&view), 2);
     }
     page.beat_ns = now += 2000 * MS;
     page.share_ns += 2000 * MS;
     page.busy = 1;
-    clock_judge(&view, &page, now);
+    clock_evaluate(&view, &page, now);
     CHECK_EQUAL("one", clock_sharers(&view), 1);
 }
 

@@ -55,7 +55,7 @@ static void read_moment(uint64_t from, uint64_t until)
     struct clock_file page = page_of(start, row_start + 200 * (uint64_t) MS);
 
     page.moments[3] = (struct clock_alone) {row_start + from, row_start + until, 1, 0};
-    clock_judge(&view, &page, page.beat_ns);
+    clock_evaluate(&view, &page, page.beat_ns);
 }
 
 /* The final charge of a piece that was first charged 1 ms for the time from *from* to *until*. */

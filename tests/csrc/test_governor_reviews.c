@@ -13,7 +13,7 @@ static void publish_others(uint32_t had_ns, uint32_t unsure, uint64_t divided_ns
     for (unsigned i = 0; i < OTHERS_CELLS; i++)
         page.others[i] = had_ns | 64 << OTHERS_PARTS_SHIFT | unsure;
     page.others_until_ns = until_ns;
-    clock_judge(&view, &page, until_ns);
+    clock_evaluate(&view, &page, until_ns);
 }
 
 /* Others are known to have had a third of the device. */

@@ -55,7 +55,7 @@ static void note_running(uint64_t from, uint64_t until)
 }
 
 /* Finish completed work, and settle with the rest. */
-static void look(uint64_t now)
+static void inspect(uint64_t now)
 {
     struct governor_flight flight = {.since_ns = now};
 
@@ -102,7 +102,7 @@ static void share_of_streams(uint32_t percent, int streams)
     share.limit = share.own;
     for (; now < start + time; now += (uint64_t) MS / 10) {
         note_running(now - (uint64_t) MS / 10, now);
-        look(now);
+        inspect(now);
         for (int i = 0; i < streams; i++) {
             int64_t took = 1 + draw(draw(4) ? MS / 4 : 4 * MS);
             int64_t expected = took * (1 + draw(16)) / 8 + 1;
@@ -124,7 +124,7 @@ static void share_of_streams(uint32_t percent, int streams)
     CHECK("not more than the share", any_ns <= due + due / 50 + 40 * MS);
     CHECK("nor less", any_ns >= due - due / 50 - 40 * MS);
     CHECK("no more is measured than any ran", (int64_t) governor.busy_ns <= any_ns + any_ns / 50);
-    look(now + 100 * (uint64_t) MS);
+    inspect(now + 100 * (uint64_t) MS);
     CHECK_EQUAL("in the end what was measured is charged", shared.busy_ns, governor.busy_ns);
 }
 
@@ -171,7 +171,7 @@ static void play(int beside)
             break;
         case 2:
         case 3:
-            look(now);
+            inspect(now);
             break;
         default:
             if (lane->count == QUEUED)
@@ -193,7 +193,7 @@ static void play(int beside)
     CHECK_EQUAL("nothing is less than nothing", negative, 0);
     CHECK("no more is measured than time passed",
           (int64_t) governor.busy_ns - trusted <= (int64_t) (now - row_start) + BIN);
-    look(now + 1000 * (uint64_t) MS);
+    inspect(now + 1000 * (uint64_t) MS);
     CHECK_EQUAL("in the end what was measured is charged", shared.busy_ns, governor.busy_ns);
     CHECK_EQUAL("and paid", governor.paid_ns, governor.busy_ns);
     CHECK_EQUAL("and all is finished", work.begun, work.finished);

@@ -5,7 +5,7 @@
 
 static void expect(size_t bytes, int release, size_t name_at, size_t load_engines)
 {
-    struct table_layout layout = table_layout(bytes, release);
+    struct table_layout layout = layout_of_table(bytes, release);
 
     CHECK_EQUAL("where the name of an entry is", layout.name_at, name_at);
     CHECK_EQUAL("how many engines a record has", layout.load_engines, load_engines);

@@ -2,6 +2,8 @@
 /* test_lock.c -- a lock that is taken out of order ends the process and names both locks. */
 #include "check.h"
 #include "core/lock.h"
+#include "core/mutex.h"
+#include "core/spin.h"
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -14,14 +16,14 @@ static int pool, other_pool, marks;
 static void down_the_order_and_again(void)
 {
     for (int i = 0; i < 2; i++) {
-        lock_mutex(&init_lock, LOCK_INIT);
-        lock_mutex(&init_lock, LOCK_INIT); /* recursive */
-        lock_mutex(&contexts, LOCK_CONTEXTS);
+        mutex_lock(&init_lock, LOCK_INIT);
+        mutex_lock(&init_lock, LOCK_INIT); /* recursive */
+        mutex_lock(&contexts, LOCK_CONTEXTS);
         spin_lock(&pool, LOCK_POOL);
-        unlock_mutex(&contexts, LOCK_CONTEXTS); /* not the last one taken */
+        mutex_unlock(&contexts, LOCK_CONTEXTS); /* not the last one taken */
         spin_unlock(&pool, LOCK_POOL);
-        unlock_mutex(&init_lock, LOCK_INIT);
-        unlock_mutex(&init_lock, LOCK_INIT);
+        mutex_unlock(&init_lock, LOCK_INIT);
+        mutex_unlock(&init_lock, LOCK_INIT);
     }
 }
 
@@ -31,20 +33,20 @@ static void attempt_in_any_order(void)
     if (spin_try_lock(&marks, LOCK_MARKS) && !spin_try_lock(&marks, LOCK_MARKS))
         spin_unlock(&marks, LOCK_MARKS);
     spin_unlock(&pool, LOCK_POOL);
-    lock_mutex(&init_lock, LOCK_INIT); /* nothing is held any more */
+    mutex_lock(&init_lock, LOCK_INIT); /* nothing is held any more */
 }
 
 static void fork_with_one(void)
 {
     spin_lock(&pool, LOCK_POOL);
     lock_after_fork();
-    lock_mutex(&init_lock, LOCK_INIT);
+    mutex_lock(&init_lock, LOCK_INIT);
 }
 
 static void up_the_order(void)
 {
     spin_lock(&pool, LOCK_POOL);
-    lock_mutex(&contexts, LOCK_CONTEXTS);
+    mutex_lock(&contexts, LOCK_CONTEXTS);
 }
 
 static void two_of_a_rank(void)
@@ -56,7 +58,7 @@ static void two_of_a_rank(void)
 static void below_an_attempt(void)
 {
     if (spin_try_lock(&marks, LOCK_MARKS))
-        lock_mutex(&init_lock, LOCK_INIT);
+        mutex_lock(&init_lock, LOCK_INIT);
 }
 
 static void release_without(void)

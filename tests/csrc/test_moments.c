@@ -120,13 +120,13 @@ static void process_without_work_for_long_is_idle(void)
     idle(1, 0, 0);
     lanes[2][0].still = 2; /* it publishes nothing */
     find(0, 500);
-    CHECK_EQUAL("not yet for as long as is looked at", count_of(0), 1);
+    CHECK_EQUAL("not yet for as long as is checked", count_of(0), 1);
     CHECK("since it was seen", has(0, 0, 0, 500));
     begin(1);
     busy(0);
     lanes[1][0].still = 1;
     moments_find(order, TENANTS, START, START + 200 * UNIT, START + 500 * UNIT);
-    CHECK("from the last look on", has(0, 0, 200, 500));
+    CHECK("from the last check on", has(0, 0, 200, 500));
 }
 
 static void exclusive_interval_includes_preceding_idle_time(void)

@@ -42,7 +42,7 @@ static void work(unsigned tenant, uint64_t from_ns, uint64_t until_ns, uint64_t 
     progress_add(&progress[tenant][0], START + from_ns, START + until_ns, (int64_t) taken_ns, 1);
 }
 
-static void look(uint64_t at_ns)
+static void inspect(uint64_t at_ns)
 {
     struct others_container *all[TENANTS];
 
@@ -92,7 +92,7 @@ static void test_single_container_has_no_others(void)
 {
     begin();
     work(0, 0, 10 * MS, 9 * MS);
-    look(12 * MS);
+    inspect(12 * MS);
     CHECK_EQUAL("all is known", others.known_ns, START + 12 * MS);
     CHECK_EQUAL("nothing", beside(0, 0, 12 * MS), 0);
     CHECK_EQUAL("for sure", unsure(0, 0, 12 * MS), 0);
@@ -106,7 +106,7 @@ static void test_two_share_the_time_in_which_neither_is_alone(void)
     begin();
     work(0, 0, 10 * MS, 7 * MS);
     work(1, 2 * MS, 6 * MS, 3 * MS);
-    look(10 * MS);
+    inspect(10 * MS);
     CHECK("what the second had", is_near(beside(0, 2 * MS, 6 * MS), 3 * MS));
     CHECK("evenly", is_near(beside(0, 2 * MS, 4 * MS), 3 * MS / 2));
     CHECK_EQUAL("and not before it came", beside(0, 0, 2 * MS), 0);
@@ -120,7 +120,7 @@ static void test_partial_cell(void)
     begin();
     work(0, 0, 4 * CELL, 4 * CELL - CELL / 4);
     work(1, CELL + CELL / 4, CELL + 3 * CELL / 4, CELL / 4);
-    look(8 * CELL);
+    inspect(8 * CELL);
     CHECK("all of it in that cell", is_near(beside(0, CELL, 2 * CELL), CELL / 4));
     CHECK("and nowhere else", is_near(beside(0, 0, 8 * CELL), CELL / 4));
     CHECK_EQUAL("where the other was for half", word_of(1, CELL) >> OTHERS_PARTS_SHIFT, 32);
@@ -133,7 +133,7 @@ static void test_three_containers(void)
     work(0, 0, 8 * MS, 4 * MS);
     work(1, 0, 4 * MS, MS);
     work(2, 2 * MS, 8 * MS, 3 * MS);
-    look(8 * MS);
+    inspect(8 * MS);
     CHECK("both others", is_near(beside(0, 0, 8 * MS), 4 * MS));
     CHECK("of each that for which it met the first one, as far as is known",
           beside(1, 0, 8 * MS) > 2 * MS && beside(1, 0, 8 * MS) < 4 * MS);
@@ -144,7 +144,7 @@ static void test_guess_stays_a_guess_for_others(void)
     begin();
     work(0, 0, 10 * MS, 6 * MS);
     progress_add(&progress[1][0], START + 2 * MS, START + 4 * MS, (int64_t) MS, 0);
-    look(10 * MS);
+    inspect(10 * MS);
     CHECK_EQUAL("for the first one", unsure(0, 2 * MS, 4 * MS), 8);
     CHECK_EQUAL("then alone", unsure(0, 0, 10 * MS), 8);
     CHECK_EQUAL("its own is none for the other", unsure(1, 0, 10 * MS), 0);
@@ -154,17 +154,17 @@ static void test_unfinished_work_is_awaited(void)
 {
     begin();
     works[0][0] = works[1][0] = 1;
-    look(0);
+    inspect(0);
     work(0, 0, 3 * MS, 2 * MS);
-    look(5 * MS);
+    inspect(5 * MS);
     CHECK("no later than the first one's last", others.known_ns <= START + 3 * MS);
     work(1, 0, 6 * MS, 2 * MS);
     work(0, 3 * MS, 6 * MS, 2 * MS);
-    look(7 * MS);
+    inspect(7 * MS);
     CHECK("what has come late is there", is_near(beside(0, 0, 6 * MS), 2 * MS));
     CHECK_EQUAL("and sure", unsure(0, 0, 6 * MS), 0);
     works[1][0] = 0;
-    look(8 * MS);
+    inspect(8 * MS);
     CHECK_EQUAL("a process without work is not awaited", tenants[1].until_ns, START + 8 * MS);
 }
 
@@ -175,7 +175,7 @@ static void test_silent_process_is_not_awaited_forever(void)
     for (uint64_t at = 0; at < 100 * MS; at += 5 * MS) {
         if (at)
             work(0, at - 5 * MS, at, 3 * MS);
-        look(at);
+        inspect(at);
     }
     CHECK("40 ms later it is a guess",
           others.known_ns <= START + 95 * MS - PROGRESS_WAIT_NS &&
@@ -183,9 +183,9 @@ static void test_silent_process_is_not_awaited_forever(void)
     CHECK("for the other", unsure(0, 10 * MS, 40 * MS) == 120);
     begin();
     mute[1] = works[0][0] = works[1][0] = 1;
-    look(0);
+    inspect(0);
     work(0, 0, 5 * MS, 3 * MS);
-    look(5 * MS);
+    inspect(5 * MS);
     CHECK_EQUAL("one that has no points at once", others.known_ns, START + 5 * MS);
     CHECK("for the other", unsure(0, CELL, 5 * MS) >= 18);
 }
@@ -196,14 +196,14 @@ static void test_awaited_time_becomes_a_guess_when_others_start(void)
 
     begin();
     works[0][0] = works[1][0] = 1;
-    look(0);
+    inspect(0);
     work(0, 0, 8 * MS, 5 * MS);
-    look(8 * MS);
+    inspect(8 * MS);
     CHECK_EQUAL("it is awaited", others.span_count, 1);
     others_seat(&others, all, 2);
     CHECK_EQUAL("no more", others.span_count, 0);
     work(1, 0, 8 * MS, 3 * MS);
-    look(9 * MS);
+    inspect(9 * MS);
     CHECK("the other does not know", unsure(1, 0, 8 * MS) == 32);
     CHECK("what the other had is known", is_near(beside(0, 0, 8 * MS), 3 * MS));
     CHECK_EQUAL("for sure", unsure(0, 0, 8 * MS), 0);
@@ -215,7 +215,7 @@ static void test_processes_of_a_container_count_as_others(void)
     work(0, 0, 8 * MS, 3 * MS);
     progress_add(&progress[0][1], START, START + 8 * MS, (int64_t) (3 * MS), 1);
     work(1, 0, 8 * MS, 2 * MS);
-    look(8 * MS);
+    inspect(8 * MS);
     CHECK_EQUAL("what they had beside each other is not known", unsure(0, 0, 8 * MS), 32);
     CHECK_EQUAL("to others it is", unsure(1, 0, 8 * MS), 0);
     CHECK("both of it", is_near(beside(1, 0, 8 * MS), 6 * MS));
@@ -226,12 +226,12 @@ static void test_reused_slot_starts_from_zero(void)
     begin();
     works[0][0] = 1;
     work(1, 0, 5 * MS, 5 * MS / 2);
-    look(8 * MS);
+    inspect(8 * MS);
     work(0, 0, 20 * MS, 15 * MS);
     memset(words[1][0], 0, sizeof(words[1][0]));
     progress[1][0] = (struct progress) {.words = words[1][0]};
     work(1, 10 * MS, 20 * MS, 5 * MS / 2);
-    look(20 * MS);
+    inspect(20 * MS);
     CHECK("what each of them had", is_near(beside(0, 0, 20 * MS), 5 * MS));
 }
 
@@ -241,11 +241,11 @@ static void test_time_of_others_is_bounded(void)
     work(0, 0, 8 * MS, MS);
     work(1, 0, 8 * MS, 4000 * MS);
     work(2, 0, 8 * MS, 4000 * MS);
-    look(8 * MS);
+    inspect(8 * MS);
     CHECK_EQUAL("a cell is a cell", beside(0, 0, 8 * MS), 8 * MS);
     work(1, 8 * MS, 4000 * MS, 100 * MS);
     work(0, 8 * MS, 4000 * MS, 100 * MS);
-    look(4000 * MS);
+    inspect(4000 * MS);
     CHECK("of what is too old nothing is kept", others.known_ns == START + 4000 * MS);
     CHECK("and what is kept is even",
           is_near(beside(0, 3950 * MS, 3960 * MS), 10 * MS * 100 / 3992));
@@ -282,7 +282,7 @@ static void test_result_matches_a_simulated_device(void)
         }
         work(0, from, had[0][i], length[0]);
         work(1, from + late, had[1][i], length[1]);
-        look(at + CELL);
+        inspect(at + CELL);
         off += had[0][i] - from - length[0] > beside(0, from, had[0][i])
                    ? had[0][i] - from - length[0] - beside(0, from, had[0][i])
                    : beside(0, from, had[0][i]) - (had[0][i] - from - length[0]);

@@ -316,7 +316,7 @@ static void be_a_parent(const struct scratch *scratch, enum child_does what, int
 /* Does the slot become free? The kernel may take a moment to release it. */
 static int becomes_free(int fd, int slot)
 {
-    for (int looks = 0; looks < 10000; looks++) {
+    for (int tries = 0; tries < 10000; tries++) {
         struct flock lock = {.l_type = F_WRLCK, .l_start = USAGE_LOCK_SLOT + slot, .l_len = 1};
 
         if (fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type == F_UNLCK)
@@ -326,7 +326,7 @@ static int becomes_free(int fd, int slot)
     return 0;
 }
 
-static uint64_t reap_and_look(struct region *region, int slot)
+static uint64_t reap_and_read(struct region *region, int slot)
 {
     region->usage->scanned_ns = 0;
     slots_reap(region);
@@ -354,15 +354,15 @@ static void a_killed_parent_leaves_its_slot(enum child_does what, int is_initial
     kill(parent, SIGKILL);
     waitpid(parent, NULL, 0);
     if (is_kept) {
-        CHECK_EQUAL("held as long as the child lives", reap_and_look(&region, slot), 100);
+        CHECK_EQUAL("held as long as the child lives", reap_and_read(&region, slot), 100);
         CHECK_EQUAL("another one joins", slots_claim(&region, 0, &reason), REGION_OK);
         CHECK("and has another slot", region.slot != slot);
         slots_release(&region);
-        CHECK_EQUAL("held after that, too", reap_and_look(&region, slot), 100);
+        CHECK_EQUAL("held after that, too", reap_and_read(&region, slot), 100);
         close(lives[1]);
     }
     CHECK("nothing keeps it then", becomes_free(fd, slot));
-    CHECK_EQUAL("given back", reap_and_look(&region, slot), 0);
+    CHECK_EQUAL("given back", reap_and_read(&region, slot), 0);
     if (!is_kept)
         close(lives[1]);
     close(report[0]);

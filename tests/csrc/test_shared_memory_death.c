@@ -259,7 +259,7 @@ static int not_charged_but_open;
 static int not_returned;
 static int paid_and_given_up;
 
-static void look(void)
+static void inspect(void)
 {
     if (own.paid) /* twice: a second reap must give the same result */
         not_charged_but_open += used() < BYTES || used() < BYTES;
@@ -302,14 +302,14 @@ static int play(const struct scene *scene, unsigned steps, int finish)
     scene->arrange();
     alive = victim_step(&victim, steps);
     scene->meddle();
-    look();
+    inspect();
     if (alive && finish) {
         victim_finish(&victim);
         paid_and_given_up += own.given_up && victims->paid;
-        look();
+        inspect();
     }
     victim_kill(&victim);
-    look();
+    inspect();
     close_everything();
     return alive;
 }

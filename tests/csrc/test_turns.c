@@ -17,12 +17,12 @@ struct kernel {
     char state;
     uint64_t step_ns; /* clock advance per reading */
     uint64_t runs_ns; /* CPU time per query of it */
-    unsigned looks;   /* queries of its state until it catches up */
+    unsigned tries;   /* queries of its state until it catches up */
 };
 
 static struct kernel kernel;
 static uint64_t real_ns, ran_ns;
-static unsigned looks;
+static unsigned tries;
 
 static struct virtualclock shared = {.mode = VIRTUALCLOCK_GOES, .frontier_ns = 1000 * MS};
 static struct virtualclock_thread *const behind = &shared.threads[1];
@@ -53,7 +53,7 @@ char kernel_state_of(uint32_t process, uint32_t thread)
         return 'S';
     }
     CHECK_EQUAL("and the thread that is behind", thread, behind->thread);
-    if (++looks == kernel.looks)
+    if (++tries == kernel.tries)
         come_on(behind);
     return kernel.state;
 }
@@ -73,7 +73,7 @@ static uint64_t sleep_ahead_of(enum virtualclock_state state, struct kernel says
     *behind = one_at(2, start, state);
     shared.forced = 0;
     kernel = says;
-    looks = 0;
+    tries = 0;
     turns_sleep_until(start + LONG);
     CHECK_EQUAL("it slept for so long", turns_now(), start + LONG);
     *next = (struct virtualclock_thread) {0};
@@ -83,8 +83,8 @@ static uint64_t sleep_ahead_of(enum virtualclock_state state, struct kernel says
 static void test_runnable_thread_without_processor_is_waited_for(void)
 {
     sleep_ahead_of(VIRTUALCLOCK_RUNS,
-                   (struct kernel) {.state = 'R', .step_ns = 100 * MS, .runs_ns = MS, .looks = 50});
-    CHECK_EQUAL("for seconds", looks, 50);
+                   (struct kernel) {.state = 'R', .step_ns = 100 * MS, .runs_ns = MS, .tries = 50});
+    CHECK_EQUAL("for seconds", tries, 50);
     CHECK_EQUAL("until it comes on", shared.forced, 0);
 }
 
@@ -94,7 +94,7 @@ static void test_spinning_thread_is_left_behind(void)
         VIRTUALCLOCK_RUNS, (struct kernel) {.state = 'R', .step_ns = 10 * MS, .runs_ns = 50 * MS});
 
     CHECK_EQUAL("it is left behind", shared.forced, 1);
-    CHECK("after it has run for some time", looks > 2);
+    CHECK("after it has run for some time", tries > 2);
     CHECK("which is not long", waited < 1000 * MS);
 }
 
@@ -113,14 +113,14 @@ static void test_thread_blocked_on_something_else_is_away(void)
         sleep_ahead_of(VIRTUALCLOCK_RUNS, (struct kernel) {.state = 'S', .step_ns = 10 * MS});
 
     CHECK_EQUAL("once it was seen to", behind->state, VIRTUALCLOCK_AWAY);
-    CHECK("a moment later", waited > 40 * MS && looks > 1);
+    CHECK("a moment later", waited > 40 * MS && tries > 1);
     CHECK_EQUAL("which is not forced", shared.forced, 0);
 }
 
 static void test_thread_sleeping_by_the_clock_is_not_away(void)
 {
     sleep_ahead_of(VIRTUALCLOCK_WAITS,
-                   (struct kernel) {.state = 'S', .step_ns = 100 * MS, .looks = 20});
+                   (struct kernel) {.state = 'S', .step_ns = 100 * MS, .tries = 20});
     CHECK_EQUAL("it waits", behind->state, VIRTUALCLOCK_WAITS);
     CHECK("and is woken, in case of a lost wake-up", behind->wakes > 10);
     CHECK_EQUAL("but not left behind", shared.forced, 0);
@@ -130,7 +130,7 @@ static void test_stopped_thread_is_away_and_dead_thread_is_removed(void)
 {
     sleep_ahead_of(VIRTUALCLOCK_RUNS, (struct kernel) {.state = 'T', .step_ns = 10 * MS});
     CHECK_EQUAL("stopped", behind->state, VIRTUALCLOCK_AWAY);
-    CHECK_EQUAL("at once", looks, 1);
+    CHECK_EQUAL("at once", tries, 1);
     sleep_ahead_of(VIRTUALCLOCK_RUNS, (struct kernel) {.state = 'X', .step_ns = 10 * MS});
     CHECK_EQUAL("dead", behind->thread, 0);
     CHECK_EQUAL("nothing forced", shared.forced, 0);
@@ -141,8 +141,8 @@ static void test_only_the_next_waiting_thread_leaves_one_behind(void)
     *next = one_at(3, turns_now() + LONG / 2, VIRTUALCLOCK_WAITS);
     sleep_ahead_of(
         VIRTUALCLOCK_RUNS,
-        (struct kernel) {.state = 'R', .step_ns = 1000 * MS, .runs_ns = 100 * MS, .looks = 20});
-    CHECK_EQUAL("this one is not", looks, 20);
+        (struct kernel) {.state = 'R', .step_ns = 1000 * MS, .runs_ns = 100 * MS, .tries = 20});
+    CHECK_EQUAL("this one is not", tries, 20);
     CHECK_EQUAL("so it waits", shared.forced, 0);
 }
 
@@ -151,13 +151,13 @@ static void test_mutex_holder_waits_after_unlocking(void)
     uint64_t start = turns_now();
 
     *behind = one_at(2, start, VIRTUALCLOCK_RUNS);
-    kernel = (struct kernel) {.state = 'R', .step_ns = 10 * MS, .looks = 3};
-    looks = 0;
+    kernel = (struct kernel) {.state = 'R', .step_ns = 10 * MS, .tries = 3};
+    tries = 0;
     turns_lock();
     turns_pass(LONG);
-    CHECK_EQUAL("not meanwhile", looks, 0);
+    CHECK_EQUAL("not meanwhile", tries, 0);
     turns_unlock();
-    CHECK_EQUAL("but then", looks, 3);
+    CHECK_EQUAL("but then", tries, 3);
 }
 
 static void test_thread_waiting_for_a_call_resumes_with_it(void)
@@ -167,9 +167,9 @@ static void test_thread_waiting_for_a_call_resumes_with_it(void)
     *behind = one_at(2, start, VIRTUALCLOCK_AWAY);
     behind->process = (uint32_t) getpid();
     behind->waits_for = (uintptr_t) &kernel;
-    looks = 0;
+    tries = 0;
     turns_pass(LONG);
-    CHECK_EQUAL("it is not waited for", looks, 0);
+    CHECK_EQUAL("it is not waited for", tries, 0);
     turns_call(&shared);
     CHECK_EQUAL("another call is not its", behind->state, VIRTUALCLOCK_AWAY);
     turns_call(&kernel);

@@ -28,7 +28,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import judge
+import driver_memory
 import programs
 import shim_room
 
@@ -177,7 +177,7 @@ class Fire:
         self._raise_at = 0.0  # 0: the limit is the quota
         self._allowed = [quota for _ in room.devices]  # bytes that may be charged
         for device in range(len(room.devices)):
-            judge.watch(room.machine, device)
+            driver_memory.watch(room.machine, device)
         self.witness = self._start_witness()
         self._tenants = [_Tenant(self, each) for each in range(PLACES)]
 
@@ -323,7 +323,7 @@ class Fire:
         for tenant in self._tenants:
             tenant.watch()
         for device in range(len(self.room.devices)):
-            peak = judge.noted_bytes(self.room.machine, device)
+            peak = driver_memory.noted_bytes(self.room.machine, device)
             assert peak <= self.quota, self.say(
                 f"device {device}: {peak} bytes were in use, the quota is {self.quota}"
             )
@@ -359,7 +359,7 @@ class Fire:
             tenant.stand_still()
         devices = range(len(self.room.devices))
         before = self._charged()
-        has = [judge.bytes_by_process(self.room.machine, device) for device in devices]
+        has = [driver_memory.bytes_by_process(self.room.machine, device) for device in devices]
         after = self._charged()
         still = {tenant.process.pid for tenant in live if tenant.stands_still()}
         return {
@@ -392,7 +392,7 @@ class Fire:
             )
 
     def _used(self, device: int) -> int:
-        return judge.used_bytes(self.room.machine, device)
+        return driver_memory.used_bytes(self.room.machine, device)
 
 
 @contextlib.contextmanager

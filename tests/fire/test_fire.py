@@ -10,8 +10,8 @@ import signal
 import subprocess
 import time
 
+import driver_memory
 import fire
-import judge
 import pytest
 import shim_room
 from shim_room import GIB
@@ -50,7 +50,7 @@ def everything_is_back(room, machine, quota):
         free == quota - room.reserve
         and not usage.slots
         and not any(usage.charged)
-        and not any(judge.used_bytes(machine, device) for device in (0, 1))
+        and not any(driver_memory.used_bytes(machine, device) for device in (0, 1))
     )
 
 
@@ -96,7 +96,7 @@ def test_all_processes_end_with_the_test_process(tmp_path, room, quota):
         os.close(life)
 
 
-def test_judge_fails_without_a_shim(tmp_path, room, quota):
+def test_evaluate_fails_without_a_shim(tmp_path, room, quota):
     with (
         fire.fire(tmp_path / "fire", room, quota // 2, SEED, bare=True) as lit,
         pytest.raises(AssertionError, match="bytes were in use, the quota is"),

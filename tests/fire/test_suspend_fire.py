@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import checkpoints
-import judge
+import driver_memory
 import pytest
 from runner import PYVGPU, Runner
 from waiting import wait_until
@@ -83,9 +83,9 @@ def test_a_run_is_always_running_or_suspended_and_no_byte_is_lost(runner):
         program = lines.answer()
         wait_until(lambda: suspension_of(name) is not None)
         for _ in range(ROUNDS):
-            wish, blow = pick.choice(("suspend", "resume")), pick.choice("-cdt")
+            verb, blow = pick.choice(("suspend", "resume")), pick.choice("-cdt")
             with subprocess.Popen(
-                [PYVGPU, wish, name],
+                [PYVGPU, verb, name],
                 env=runner.environment,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -148,7 +148,7 @@ def goes_on(path):
 def kill_supervisor(runner, name, count, pick):
     """Kill the supervisor of a run that is just being moved; return what became of its worker."""
     count.write_bytes(b" " * 20)
-    wish, with_janitor = pick.choice(("suspend", "resume")), pick.random() < 0.5
+    verb, with_janitor = pick.choice(("suspend", "resume")), pick.random() < 0.5
     options = ("--name", name, "--vmemory", "4GiB")
     with runner.started(*options, "--", sys.executable, "-c", PARENT) as process:
         lines = checkpoints.Lines(process)
@@ -158,9 +158,9 @@ def kill_supervisor(runner, name, count, pick):
         worker = lines.answer()
         began = process_identity.began(worker)
         assert goes_on(count)
-        if wish == "resume":
+        if verb == "resume":
             assert command(runner, "suspend", name).wait(120) == 0
-        with command(runner, wish, name):
+        with command(runner, verb, name):
             time.sleep(pick.uniform(0, 4))
             (janitor,) = children_named(process.pid, "pyvgpu-janitor")
             if with_janitor:
@@ -192,5 +192,5 @@ def test_no_process_stays_locked_when_its_supervisor_is_killed_at_any_moment(run
         name = f"fire-{secrets.token_hex(4)}"
         outcomes.add(kill_supervisor(runner, name, tmp_path / f"count-{number}", pick))
         (folder,) = [x for x in runner.machines.iterdir() if (x / "machine.conf").exists()]
-        assert judge.used_bytes(simulator.read_machine(folder)) == 0
+        assert driver_memory.used_bytes(simulator.read_machine(folder)) == 0
     assert "ended" in outcomes

@@ -92,7 +92,7 @@ static uint64_t run_child(uint64_t length_ns, bool killed)
 }
 
 /* The last child needs next to no device time: once it got that, all earlier ones are charged. */
-void work_brief(void)
+void brief_run(void)
 {
     bool killed = program.more[0];
 
@@ -109,7 +109,7 @@ static void say(void)
 }
 
 /* Reports when it is ready, and when its kernel was launched. */
-void work_brief_child(void)
+void brief_child(void)
 {
     struct shape shape = {0};
     struct caller caller;
@@ -119,9 +119,9 @@ void work_brief_child(void)
     program_start();
     shape = (struct shape) {program_function(0), BLOCKS, THREADS, 0};
     say();
-    caller_begin(&caller);
+    program_begin_caller(&caller);
     stream = program_stream();
-    caller_launch(&caller, &shape, program.length_ns, stream);
+    program_launch_caller(&caller, &shape, program.length_ns, stream);
     say();
     while ((result = cuStreamQuery(stream)) == CUDA_ERROR_NOT_READY)
         program_sleep_until(program_now() + POLL_NS);

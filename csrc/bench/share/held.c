@@ -62,17 +62,17 @@ static void *work_beside(void *unused)
     struct shape shape = {program_function(0), BLOCKS, THREADS, 0};
     CUstream stream;
 
-    caller_begin(&behind);
+    program_begin_caller(&behind);
     held = program_stream();
     stream = program_stream();
     hold();
     for (uint64_t i = 0; i < program.more[0]; i++)
-        caller_launch(&behind, &shape, program.length_ns, held);
-    caller_begin(&caller);
+        program_launch_caller(&behind, &shape, program.length_ns, held);
+    program_begin_caller(&caller);
     while (program_goes_on())
-        caller_launch(&caller, &shape, program.length_ns, stream);
+        program_launch_caller(&caller, &shape, program.length_ns, stream);
     program_check("cuStreamSynchronize", cuStreamSynchronize(stream));
-    caller_end(&caller);
+    program_end_caller(&caller);
     let_go();
     program_check("cuStreamSynchronize", cuStreamSynchronize(held));
     return unused;
@@ -82,20 +82,20 @@ static void work_held(void (*by)(void))
 {
     hold = by;
     program_watch(work_beside);
-    caller_tell(&caller, &behind, 1);
+    program_tell_caller(&caller, &behind, 1);
 }
 
-void work_held_by_host(void)
+void held_by_host(void)
 {
     work_held(hold_by_host);
 }
 
-void work_held_by_event(void)
+void held_by_event(void)
 {
     work_held(hold_by_event);
 }
 
-void work_held_by_value(void)
+void held_by_value(void)
 {
     work_held(hold_by_value);
 }
@@ -105,10 +105,10 @@ static void *launch_and_wait(void *shape)
     struct caller known;
     CUstream stream;
 
-    caller_begin(&known);
+    program_begin_caller(&known);
     stream = program_stream();
     while (!__atomic_load_n(&is_open, __ATOMIC_ACQUIRE) && program_goes_on()) {
-        caller_launch(&known, shape, program.length_ns, stream);
+        program_launch_caller(&known, shape, program.length_ns, stream);
         program_check("cuStreamSynchronize", cuStreamSynchronize(stream));
     }
     return NULL;
@@ -120,16 +120,16 @@ static void *open_after_launches(void *unused)
     struct shape unseen = {program_function(1), BLOCKS, THREADS, 0};
     CUstream stream;
 
-    caller_begin(&caller);
+    program_begin_caller(&caller);
     held = program_stream();
     stream = program_stream();
     hold_by_host();
-    caller_launch(&caller, &unseen, program.length_ns, held);
-    caller_launch(&caller, &unseen, program.length_ns, stream);
+    program_launch_caller(&caller, &unseen, program.length_ns, held);
+    program_launch_caller(&caller, &unseen, program.length_ns, stream);
     let_go();
     program_check("cuStreamSynchronize", cuStreamSynchronize(held));
     program_check("cuStreamSynchronize", cuStreamSynchronize(stream));
-    caller_end(&caller);
+    program_end_caller(&caller);
     return unused;
 }
 
@@ -140,10 +140,10 @@ static void *run_both(void *unused)
     CUstream stream;
     pthread_t other;
 
-    caller_begin(&first);
+    program_begin_caller(&first);
     stream = program_stream();
     for (int i = 0; i < 100; i++) {
-        caller_launch(&first, &known, program.length_ns, stream);
+        program_launch_caller(&first, &known, program.length_ns, stream);
         program_check("cuStreamSynchronize", cuStreamSynchronize(stream));
     }
     if (pthread_create(&other, NULL, launch_and_wait, &known))
@@ -153,8 +153,8 @@ static void *run_both(void *unused)
     return unused;
 }
 
-void work_gated(void)
+void held_gated(void)
 {
     program_watch(run_both);
-    caller_tell(&caller, NULL, 0);
+    program_tell_caller(&caller, NULL, 0);
 }

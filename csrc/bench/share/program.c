@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LOOK_NS  MILLISECOND_NS
+#define POLL_NS  MILLISECOND_NS
 #define GRACE_NS (10 * SECOND_NS) /* most time for work queued in a stream */
 
 enum { FIGURES = 32, PRIORITIES = 16 };
@@ -157,13 +157,14 @@ static void write_number(uint64_t *number, uint64_t value)
     __atomic_store_n(number, value, __ATOMIC_RELAXED);
 }
 
-void caller_begin(struct caller *caller)
+void program_begin_caller(struct caller *caller)
 {
     *caller = (struct caller) {.began_ns = program_now()};
     program_check("cuCtxSetCurrent", cuCtxSetCurrent(context));
 }
 
-void caller_launch(struct caller *caller, const struct shape *shape, uint64_t ns, CUstream stream)
+void program_launch_caller(struct caller *caller, const struct shape *shape, uint64_t ns,
+                           CUstream stream)
 {
     void *arguments[] = {&ns};
     uint64_t began = program_now();
@@ -180,7 +181,7 @@ void caller_launch(struct caller *caller, const struct shape *shape, uint64_t ns
     write_number(&caller->launches, caller->launches + 1);
 }
 
-void caller_end(struct caller *caller)
+void program_end_caller(struct caller *caller)
 {
     write_number(&caller->ended_ns, program_now());
 }
@@ -193,7 +194,7 @@ static uint64_t longest_of(const struct caller *caller, uint64_t now)
     return since && now > since + longest ? now - since : longest;
 }
 
-void caller_tell(const struct caller *caller, const struct caller *others, unsigned count)
+void program_tell_caller(const struct caller *caller, const struct caller *others, unsigned count)
 {
     uint64_t now = program_now();
     uint64_t ended = read_number(&caller->ended_ns);
@@ -233,6 +234,6 @@ void program_watch(void *(*body)(void *) )
     }
     while (!__atomic_load_n(&watched.returned, __ATOMIC_ACQUIRE) &&
            program_now() < program.until_ns + GRACE_NS)
-        program_sleep_until(program_now() + LOOK_NS);
+        program_sleep_until(program_now() + POLL_NS);
     program_tell("returned", __atomic_load_n(&watched.returned, __ATOMIC_ACQUIRE));
 }

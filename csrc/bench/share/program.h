@@ -68,13 +68,14 @@ struct caller {
     uint64_t longest_ns;
 };
 
-void caller_begin(struct caller *caller);
-void caller_launch(struct caller *caller, const struct shape *shape, uint64_t ns, CUstream stream);
-void caller_end(struct caller *caller);
+void program_begin_caller(struct caller *caller);
+void program_launch_caller(struct caller *caller, const struct shape *shape, uint64_t ns,
+                           CUstream stream);
+void program_end_caller(struct caller *caller);
 
 /* Report "launches" and "elapsed_ns" of *caller*, up to now if it has not ended, and the
  * "longest_ns" of it and the *others*. */
-void caller_tell(const struct caller *caller, const struct caller *others, unsigned count);
+void program_tell_caller(const struct caller *caller, const struct caller *others, unsigned count);
 
 /* Run *body* in a thread of its own and wait for it, but not long after the program's end. Reports
  * "returned": whether the body returned. */

@@ -27,7 +27,7 @@ static void wait_for_next(uint64_t period_ns)
         program_sleep_until(program_now() + period_ns / 2 + draw() % period_ns);
 }
 
-void work_requests(void)
+void requests_run(void)
 {
     struct shape shape = {program_function(0), BLOCKS, THREADS, 0};
     uint64_t kernels = program.more[0] ? program.more[0] : 1;
@@ -36,20 +36,20 @@ void work_requests(void)
     size_t count = 0;
     unsigned warm = 0;
 
-    caller_begin(&caller);
+    program_begin_caller(&caller);
     while (program_goes_on() && count < MOST) {
         uint64_t from = program_now();
 
         for (uint64_t i = 0; i < kernels; i++)
-            caller_launch(&caller, &shape, program.length_ns, stream);
+            program_launch_caller(&caller, &shape, program.length_ns, stream);
         program_check("cuStreamSynchronize", cuStreamSynchronize(stream));
         if (warm++ >= WARM)
             latencies[count++] = program_now() - from;
         wait_for_next(program.more[1]);
     }
-    caller_end(&caller);
+    program_end_caller(&caller);
     samples_sort(latencies, count);
-    caller_tell(&caller, NULL, 0);
+    program_tell_caller(&caller, NULL, 0);
     program_tell("requests", count);
     program_tell("p50_ns", at(count, 500));
     program_tell("p99_ns", at(count, 990));

@@ -42,7 +42,7 @@ static uint64_t time_launches(uint64_t count, uint64_t first, uint64_t shapes)
     for (uint64_t i = 0; i < count && program_goes_on(); i++) {
         struct shape shape = make_shape(first + i % shapes);
 
-        caller_launch(&caller, &shape, program.length_ns, stream);
+        program_launch_caller(&caller, &shape, program.length_ns, stream);
     }
     program_check("cuStreamSynchronize", cuStreamSynchronize(stream));
     return program_now() - began;
@@ -50,10 +50,10 @@ static uint64_t time_launches(uint64_t count, uint64_t first, uint64_t shapes)
 
 static void begin(void)
 {
-    caller_begin(&caller);
+    program_begin_caller(&caller);
     stream = program_stream();
     time_launches(program_goes_on() ? 20 * UNSEEN : 0, 0, 1); /* warm-up */
-    caller_begin(&caller);
+    program_begin_caller(&caller);
 }
 
 static void *run_unseen(void *unused)
@@ -63,19 +63,19 @@ static void *run_unseen(void *unused)
         few_ns += time_launches(UNSEEN, 0, 1);
         other_ns += time_launches(UNSEEN, 1 + round * UNSEEN, UNSEEN);
     }
-    caller_end(&caller);
+    program_end_caller(&caller);
     return unused;
 }
 
 static void tell(void)
 {
-    caller_tell(&caller, NULL, 0);
+    program_tell_caller(&caller, NULL, 0);
     program_tell("few_ns", few_ns);
     program_tell("other_ns", other_ns);
 }
 
 /* A known shape, and as many launches of shapes that are new. */
-void work_unseen(void)
+void shapes_unseen(void)
 {
     program_watch(run_unseen);
     tell();
@@ -85,12 +85,12 @@ static void *run_cycle(void *unused)
 {
     begin();
     time_launches(UINT64_MAX, 0, program.more[0]);
-    caller_end(&caller);
+    program_end_caller(&caller);
     return unused;
 }
 
 /* Cycle through more[0] shapes. */
-void work_cycle(void)
+void shapes_cycle(void)
 {
     program_watch(run_cycle);
     tell();
@@ -101,12 +101,12 @@ static void *run_many(void *unused)
     begin();
     few_ns = time_launches(program.more[0], 0, FEW);
     other_ns = time_launches(program.more[0], FEW, program.more[0]);
-    caller_end(&caller);
+    program_end_caller(&caller);
     return unused;
 }
 
 /* more[0] launches of FEW shapes, then as many of a shape of its own each. */
-void work_many(void)
+void shapes_many(void)
 {
     program_watch(run_many);
     tell();

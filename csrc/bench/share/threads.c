@@ -28,13 +28,13 @@ static void *run_long(void *argument)
     struct caller *caller = argument;
     CUstream stream;
 
-    caller_begin(caller);
+    program_begin_caller(caller);
     stream = program_stream();
     while (program_goes_on()) {
-        caller_launch(caller, &shape, program.more[0], stream);
+        program_launch_caller(caller, &shape, program.more[0], stream);
         program_check("cuStreamSynchronize", cuStreamSynchronize(stream));
     }
-    caller_end(caller);
+    program_end_caller(caller);
     return NULL;
 }
 
@@ -48,7 +48,7 @@ static void *run_pair(void *unused)
     CUstream stream;
 
     start_thread(&other, run_long, &callers[1]);
-    caller_begin(&callers[0]);
+    program_begin_caller(&callers[0]);
     stream = program_stream();
     for (uint64_t i = 0; i < ahead; i++)
         program_check("cuEventCreate", cuEventCreate(&events[i], CU_EVENT_DISABLE_TIMING));
@@ -57,20 +57,20 @@ static void *run_pair(void *unused)
 
         if (event && callers[0].launches >= ahead)
             program_check("cuEventSynchronize", cuEventSynchronize(event));
-        caller_launch(&callers[0], &shape, program.length_ns, stream);
+        program_launch_caller(&callers[0], &shape, program.length_ns, stream);
         if (event)
             program_check("cuEventRecord", cuEventRecord(event, stream));
     }
     program_check("cuStreamSynchronize", cuStreamSynchronize(stream));
-    caller_end(&callers[0]);
+    program_end_caller(&callers[0]);
     pthread_join(other, NULL);
     return unused;
 }
 
-void work_pair(void)
+void threads_pair(void)
 {
     program_watch(run_pair);
-    caller_tell(&callers[0], &callers[1], 1);
+    program_tell_caller(&callers[0], &callers[1], 1);
     program_tell("long_launches", callers[1].launches);
 }
 
@@ -80,17 +80,17 @@ static void *run_one(void *argument)
     ptrdiff_t number = caller - callers;
     CUstream stream;
 
-    caller_begin(caller);
+    program_begin_caller(caller);
     stream = program_stream();
     for (int round = 0; round < ROUNDS; round++) {
         for (int i = 0; i < EACH; i++) {
             struct shape shape = {program_function(0), grids[round][number][i], THREADS, 0};
 
-            caller_launch(caller, &shape, lengths[round][number][i], stream);
+            program_launch_caller(caller, &shape, lengths[round][number][i], stream);
         }
         program_check("cuStreamSynchronize", cuStreamSynchronize(stream));
     }
-    caller_end(caller);
+    program_end_caller(caller);
     return NULL;
 }
 
@@ -112,12 +112,12 @@ static void *run_crowd(void *unused)
 }
 
 /* Kernels of random lengths up to the program's, in GRIDS grids. */
-void work_threads(void)
+void threads_many(void)
 {
     uint64_t last = 0;
 
     program_watch(run_crowd);
-    caller_tell(&callers[0], callers, CROWD);
+    program_tell_caller(&callers[0], callers, CROWD);
     for (int i = 0; i < CROWD; i++)
         if (callers[i].ended_ns > last)
             last = callers[i].ended_ns;

@@ -13,7 +13,7 @@
 #define AHEAD_NS 10000
 
 /* In real time. */
-#define LOOK_NS   UINT64_C(5000000)     /* period at which waiting threads check the slowest one */
+#define POLL_NS   UINT64_C(5000000)     /* period at which waiting threads check the slowest one */
 #define AWAY_NS   UINT64_C(40000000)    /* after so much sleep a thread counts as away */
 #define STUCK_NS  UINT64_C(200000000)   /* after so much CPU time without reading the clock, */
 #define FORCED_NS UINT64_C(30000000000) /* or so long without progress, the others go on */
@@ -158,7 +158,7 @@ static uint64_t ran_ns_of(const struct virtualclock_thread *entry)
 }
 
 /* Check the thread that all wait for: is it dead, stopped, or asleep on something but the clock? */
-static void look_after(struct virtualclock_thread *entry, bool long_asleep)
+static void check_thread(struct virtualclock_thread *entry, bool long_asleep)
 {
     uint32_t state = __atomic_load_n(&entry->state, __ATOMIC_ACQUIRE);
     char seen = kernel_state_of(entry->process, entry->thread);
@@ -189,9 +189,9 @@ static bool is_where_it_was(const struct awaited *awaited, const struct virtualc
 
 static void sleep_until_woken(uint32_t wakes)
 {
-    struct timespec patience = {0, LOOK_NS};
+    struct timespec timeout = {0, POLL_NS};
 
-    syscall(SYS_futex, &own->wakes, FUTEX_WAIT, wakes, &patience, NULL, 0);
+    syscall(SYS_futex, &own->wakes, FUTEX_WAIT, wakes, &timeout, NULL, 0);
 }
 
 static bool may_go_now(struct virtualclock_thread **slowest)
@@ -243,8 +243,8 @@ static void wait_for_others(void)
         if (!is_where_it_was(&awaited, slowest)) {
             awaited = (struct awaited) {slowest, __atomic_load_n(&slowest->at_ns, __ATOMIC_ACQUIRE),
                                         kernel_now_ns(), ran_ns_of(slowest)};
-        } else if (kernel_now_ns() > awaited.since_ns + LOOK_NS) {
-            look_after(slowest, kernel_now_ns() > awaited.since_ns + AWAY_NS);
+        } else if (kernel_now_ns() > awaited.since_ns + POLL_NS) {
+            check_thread(slowest, kernel_now_ns() > awaited.since_ns + AWAY_NS);
             if (must_go(&awaited))
                 break;
         }

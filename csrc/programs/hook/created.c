@@ -103,7 +103,7 @@ static void ask(const char *path, const char *grant, long pid)
     const char *end_of = question + sizeof(question);
     struct address address = {.family = UNIX};
     struct waited waited = {.events = READABLE};
-    long patience[2] = {SECONDS, 0};
+    long timeout[2] = {SECONDS, 0};
     char *end_of_path = add(address.path, address.path + MOST_PATH, path);
     long descriptor = bare_call(__NR_socket, UNIX, PACKETS | CLOSED_BY_EXEC, 0, 0);
 
@@ -117,7 +117,7 @@ static void ask(const char *path, const char *grant, long pid)
     behind = add(behind, end_of, "}");
     bare_call(__NR_write, descriptor, (long) question, behind - question, 0);
     waited.descriptor = (int) descriptor;
-    bare_call(__NR_ppoll, (long) &waited, 1, (long) patience, 0);
+    bare_call(__NR_ppoll, (long) &waited, 1, (long) timeout, 0);
 }
 
 void bare_main(long *stack)

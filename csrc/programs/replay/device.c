@@ -25,7 +25,7 @@ static CUstream *streams;
 static CUfunction *functions;
 static CUevent *events;
 static CUgraphExec *graphs;
-static CUdeviceptr there, also_there;
+static CUdeviceptr buffer, other_buffer;
 static void *pinned;
 static char pageable[COPY_BYTES];
 static void (*transfer_takes)(uint64_t ns); /* only in the simulated driver */
@@ -139,8 +139,8 @@ void device_open(const struct program *played)
     graphs = make_table(header->graphs, sizeof(CUgraphExec));
     for (uint32_t i = 0; i < header->graphs; i++)
         graphs[i] = make_graph(&program->graphs[i]);
-    CHECK(cuMemAlloc, &there, COPY_BYTES);
-    CHECK(cuMemAlloc, &also_there, COPY_BYTES);
+    CHECK(cuMemAlloc, &buffer, COPY_BYTES);
+    CHECK(cuMemAlloc, &other_buffer, COPY_BYTES);
     CHECK(cuMemAllocHost, &pinned, COPY_BYTES);
     CHECK(cuCtxSynchronize);
 }
@@ -169,14 +169,14 @@ static void transfer(const struct program_call *call)
     if (transfer_takes)
         transfer_takes(call->ns);
     if (call->kind == PROGRAM_COPY_IN)
-        CHECK(cuMemcpyHtoDAsync, there, pinned, COPY_BYTES, stream);
+        CHECK(cuMemcpyHtoDAsync, buffer, pinned, COPY_BYTES, stream);
     else if (call->kind == PROGRAM_COPY_OUT)
-        CHECK(cuMemcpyDtoHAsync, call->flags & PROGRAM_BLOCKS ? pageable : pinned, there,
+        CHECK(cuMemcpyDtoHAsync, call->flags & PROGRAM_BLOCKS ? pageable : pinned, buffer,
               COPY_BYTES, stream);
     else if (call->kind == PROGRAM_COPY_ON)
-        CHECK(cuMemcpyDtoDAsync, also_there, there, COPY_BYTES, stream);
+        CHECK(cuMemcpyDtoDAsync, other_buffer, buffer, COPY_BYTES, stream);
     else
-        CHECK(cuMemsetD8Async, there, 0, COPY_BYTES, stream);
+        CHECK(cuMemsetD8Async, buffer, 0, COPY_BYTES, stream);
     if (call->flags & PROGRAM_BLOCKS && call->kind != PROGRAM_COPY_OUT)
         CHECK(cuStreamSynchronize, stream);
 }

@@ -8,7 +8,7 @@
 #include "shim/driver.h"
 #include "shim/shim.h"
 #include "core/visible.h"
-#include "core/lock.h"
+#include "core/mutex.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -87,13 +87,13 @@ static nvmlReturn_t started(nvmlReturn_t result)
 
     if (result != NVML_SUCCESS)
         return result;
-    lock_mutex(&lock, LOCK_NVML);
+    mutex_lock(&lock, LOCK_NVML);
     if (users++ == 0) {
         memset(handles, 0, sizeof(handles));
         for (unsigned i = 0; i < shim.limits.device_count; i++)
             find_handle(i, &ignored);
     }
-    unlock_mutex(&lock, LOCK_NVML);
+    mutex_unlock(&lock, LOCK_NVML);
     return NVML_SUCCESS;
 }
 
@@ -119,10 +119,10 @@ nvmlReturn_t nvmlShutdown(void)
     if (!nvml_loaded())
         return NVML_ERROR_UNINITIALIZED;
     result = driver.nvmlShutdown();
-    lock_mutex(&lock, LOCK_NVML);
+    mutex_lock(&lock, LOCK_NVML);
     if (result == NVML_SUCCESS && users > 0)
         users--;
-    unlock_mutex(&lock, LOCK_NVML);
+    mutex_unlock(&lock, LOCK_NVML);
     return result;
 }
 

@@ -7,7 +7,7 @@
 #define FIRST_RELEASE 535
 #define LAST_RELEASE  580
 
-struct table_layout table_layout(size_t bytes, int release)
+struct table_layout layout_of_table(size_t bytes, int release)
 {
     static const struct {
         size_t bytes;

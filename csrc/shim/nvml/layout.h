@@ -16,6 +16,6 @@ struct table_layout {
 };
 
 /* The layout of a table of *bytes* in a driver of the major release *release*. */
-struct table_layout table_layout(size_t bytes, int release);
+struct table_layout layout_of_table(size_t bytes, int release);
 
 #endif

@@ -179,7 +179,7 @@ static const void **copy_table(const void *const *table)
         return NULL;
     memcpy(made, table, bytes);
     driver_release(release, sizeof(release));
-    layout = table_layout(bytes, atoi(release));
+    layout = layout_of_table(bytes, atoi(release));
     driver_loads = (read_loads *) replace(made, SLOT_LOADS, (const void *) give_loads);
     replace(made, SLOT_COMPUTE, (const void *) give_compute);
     replace(made, SLOT_MPS, (const void *) give_none);

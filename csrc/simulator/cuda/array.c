@@ -40,7 +40,7 @@ struct array_memory *array_memory_of(CUarray handle)
     return array && !array->is_level ? array->memory : NULL;
 }
 
-struct array_memory *mipmap_memory_of(CUmipmappedArray handle)
+struct array_memory *array_mipmap_memory(CUmipmappedArray handle)
 {
     const struct mipmap *mipmap = find_mipmap(handle);
 
@@ -53,7 +53,7 @@ static bool lay_out(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned int leve
 {
     *bytes = 0;
     for (unsigned int level = 0; level < levels; level++) {
-        CUDA_ARRAY3D_DESCRIPTOR part = array_level(descriptor, level);
+        CUDA_ARRAY3D_DESCRIPTOR part = array_shape_level(descriptor, level);
 
         if (!array_shape(&part, &shapes[level]))
             return false;
@@ -114,7 +114,7 @@ static struct array *make_level(struct work_context *work, struct array_memory *
             .row_bytes = shape->row_bytes,
             .slice_bytes = shape->slice_bytes,
             .bytes = shape->bytes,
-            .descriptor = array_level(&memory->descriptor, level),
+            .descriptor = array_shape_level(&memory->descriptor, level),
             .memory = memory,
         };
     return array;
@@ -238,8 +238,8 @@ static CUresult create_mipmap(CUmipmappedArray *handle, const CUDA_ARRAY3D_DESCR
     struct mipmap *mipmap;
     CUresult result;
 
-    if (levels > array_most_levels(descriptor))
-        levels = array_most_levels(descriptor);
+    if (levels > array_shape_most_levels(descriptor))
+        levels = array_shape_most_levels(descriptor);
     if (levels > LEVELS || !lay_out(descriptor, levels, shapes, offsets, &bytes))
         return CUDA_ERROR_INVALID_VALUE;
     mipmap = calloc(1, sizeof(*mipmap));

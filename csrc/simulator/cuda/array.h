@@ -35,7 +35,7 @@ struct array *array_find(CUarray handle);
 
 /* The memory behind a handle; NULL if it is none, or a level. */
 struct array_memory *array_memory_of(CUarray handle);
-struct array_memory *mipmap_memory_of(CUmipmappedArray handle);
+struct array_memory *array_mipmap_memory(CUmipmappedArray handle);
 
 /* --- cuda/arraymap.c ---------------------------------------------------------------------------
  */

@@ -49,7 +49,7 @@ static struct array_memory *memory_of(const CUarrayMapInfo *info)
     if (info->resourceType == CU_RESOURCE_TYPE_ARRAY)
         memory = array_memory_of(info->resource.array);
     else if (info->resourceType == CU_RESOURCE_TYPE_MIPMAPPED_ARRAY)
-        memory = mipmap_memory_of(info->resource.mipmap);
+        memory = array_mipmap_memory(info->resource.mipmap);
     return memory && memory->kind == MEMORY_UNBACKED ? memory : NULL;
 }
 
@@ -128,7 +128,7 @@ static CUresult apply(struct stream *stream, const CUarrayMapInfo *info)
     if (!before)
         return CUDA_SUCCESS;
     order.effect.arguments[0] = (uint64_t) before;
-    return stream_submit(stream, &order, NULL);
+    return queue_submit(stream, &order, NULL);
 }
 
 static CUresult map_all(struct stream *stream, const CUarrayMapInfo *list, unsigned int count)
@@ -181,7 +181,7 @@ CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *m
                                                CUmipmappedArray mipmap, CUdevice device)
 {
     ENTER();
-    return require(mipmap_memory_of(mipmap), device, memoryRequirements);
+    return require(array_mipmap_memory(mipmap), device, memoryRequirements);
 }
 
 static CUresult tell_tiles(const struct array_memory *memory,
@@ -191,7 +191,7 @@ static CUresult tell_tiles(const struct array_memory *memory,
     if (!memory)
         return CUDA_ERROR_INVALID_HANDLE;
     REQUIRE(memory->descriptor.Flags & CUDA_ARRAY3D_SPARSE);
-    array_tiles(&memory->descriptor, memory->levels, properties);
+    array_shape_tiles(&memory->descriptor, memory->levels, properties);
     return CUDA_SUCCESS;
 }
 
@@ -205,5 +205,5 @@ CUresult cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *spars
                                              CUmipmappedArray mipmap)
 {
     ENTER();
-    return tell_tiles(mipmap_memory_of(mipmap), sparseProperties);
+    return tell_tiles(array_mipmap_memory(mipmap), sparseProperties);
 }

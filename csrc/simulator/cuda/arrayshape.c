@@ -111,7 +111,7 @@ static bool is_layered(const CUDA_ARRAY3D_DESCRIPTOR *descriptor)
     return descriptor->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP);
 }
 
-CUDA_ARRAY3D_DESCRIPTOR array_level(const CUDA_ARRAY3D_DESCRIPTOR *whole, unsigned int level)
+CUDA_ARRAY3D_DESCRIPTOR array_shape_level(const CUDA_ARRAY3D_DESCRIPTOR *whole, unsigned int level)
 {
     CUDA_ARRAY3D_DESCRIPTOR descriptor = *whole;
 
@@ -122,7 +122,7 @@ CUDA_ARRAY3D_DESCRIPTOR array_level(const CUDA_ARRAY3D_DESCRIPTOR *whole, unsign
     return descriptor;
 }
 
-unsigned int array_most_levels(const CUDA_ARRAY3D_DESCRIPTOR *whole)
+unsigned int array_shape_most_levels(const CUDA_ARRAY3D_DESCRIPTOR *whole)
 {
     uint64_t extent = whole->Width > whole->Height ? whole->Width : whole->Height;
     unsigned int levels = 1;
@@ -150,13 +150,13 @@ static void tile_of(const CUDA_ARRAY3D_DESCRIPTOR *whole, CUDA_ARRAY_SPARSE_PROP
     properties->tileExtent.depth = extents[2];
 }
 
-void array_tiles(const CUDA_ARRAY3D_DESCRIPTOR *whole, unsigned int levels,
-                 CUDA_ARRAY_SPARSE_PROPERTIES *properties)
+void array_shape_tiles(const CUDA_ARRAY3D_DESCRIPTOR *whole, unsigned int levels,
+                       CUDA_ARRAY_SPARSE_PROPERTIES *properties)
 {
     *properties = (CUDA_ARRAY_SPARSE_PROPERTIES) {0};
     tile_of(whole, properties);
     for (unsigned int level = 0; level < levels; level++) {
-        CUDA_ARRAY3D_DESCRIPTOR descriptor = array_level(whole, level);
+        CUDA_ARRAY3D_DESCRIPTOR descriptor = array_shape_level(whole, level);
         struct array_shape shape;
 
         if (descriptor.Width >= properties->tileExtent.width &&

@@ -21,11 +21,11 @@ struct array_shape {
 bool array_shape(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, struct array_shape *shape);
 
 /* The description of a level; the last level has one element. */
-CUDA_ARRAY3D_DESCRIPTOR array_level(const CUDA_ARRAY3D_DESCRIPTOR *whole, unsigned int level);
-unsigned int array_most_levels(const CUDA_ARRAY3D_DESCRIPTOR *whole);
+CUDA_ARRAY3D_DESCRIPTOR array_shape_level(const CUDA_ARRAY3D_DESCRIPTOR *whole, unsigned int level);
+unsigned int array_shape_most_levels(const CUDA_ARRAY3D_DESCRIPTOR *whole);
 
 /* Sparse properties: the mip tail (levels smaller than a tile) and the tile's extent. */
-void array_tiles(const CUDA_ARRAY3D_DESCRIPTOR *whole, unsigned int levels,
-                 CUDA_ARRAY_SPARSE_PROPERTIES *properties);
+void array_shape_tiles(const CUDA_ARRAY3D_DESCRIPTOR *whole, unsigned int levels,
+                       CUDA_ARRAY_SPARSE_PROPERTIES *properties);
 
 #endif

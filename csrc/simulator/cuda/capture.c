@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* capture.c -- stream capture: the participating streams, and the last nodes of each. */
-#include "cuda/captureparts.h"
+#include "cuda/capture_parts.h"
 
 #include <stdlib.h>
 
@@ -195,21 +195,21 @@ CUresult capture_wait_event(struct stream *stream, struct event *event)
     return result;
 }
 
-static CUresult add(const struct member *member, CUgraphNodeType type, node_set *set,
+static CUresult add(const struct member *member, CUgraphNodeType type, graph_node_set *set,
                     const void *argument, struct node **node)
 {
-    CUresult result =
-        node_add(member->session->graph, type, member->tails.nodes, member->tails.count, node);
+    CUresult result = graph_add_node(member->session->graph, type, member->tails.nodes,
+                                     member->tails.count, node);
 
     if (result == CUDA_SUCCESS && set) {
         result = set(*node, argument);
         if (result != CUDA_SUCCESS)
-            node_remove(*node);
+            graph_remove_node(*node);
     }
     return result;
 }
 
-CUresult capture_add(struct stream *stream, CUgraphNodeType type, node_set *set,
+CUresult capture_add(struct stream *stream, CUgraphNodeType type, graph_node_set *set,
                      const void *argument)
 {
     struct member *member;

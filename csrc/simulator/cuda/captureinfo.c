@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* captureinfo.c -- queries of a capture's state, and updates of its dependencies. */
-#include "cuda/captureparts.h"
+#include "cuda/capture_parts.h"
 #include "cuda/entry.h"
 
 static CUresult get_status(struct stream *stream, CUstreamCaptureStatus *status)
@@ -57,7 +57,7 @@ static CUresult update(struct stream *stream, CUgraphNode *nodes, size_t count, 
 
     REQUIRE(nodes || !count);
     for (size_t i = 0; i < count; i++)
-        REQUIRE(node_find(nodes[i]));
+        REQUIRE(graph_find_node(nodes[i]));
     pthread_mutex_lock(&capture_lock);
     member = stream->capture;
     if (!member) {

@@ -5,7 +5,7 @@
 
 static CUresult set_launch(struct node *node, const void *argument)
 {
-    return node_keep_launch(node, argument);
+    return graph_kernel_keep_launch(node, argument);
 }
 
 static CUresult set_transfer(struct node *node, const void *argument)

@@ -70,7 +70,7 @@ CUresult cuCheckpointProcessGetState(int pid, CUprocessState *state)
 
     FIND(pid, &machine);
     REQUIRE(state);
-    result = result_of(checkpoint_look(machine, pid, &found));
+    result = result_of(checkpoint_read(machine, pid, &found));
     if (result == CUDA_SUCCESS)
         *state = (CUprocessState) found;
     return result;
@@ -85,7 +85,7 @@ CUresult cuCheckpointProcessGetRestoreThreadId(int pid, int *tid)
 
     FIND(pid, &machine);
     REQUIRE(tid);
-    result = result_of(checkpoint_look(machine, pid, &state));
+    result = result_of(checkpoint_read(machine, pid, &state));
     if (result == CUDA_SUCCESS)
         *tid = pid;
     return result;

@@ -129,7 +129,7 @@ const size_t context_limits[CONTEXT_LIMITS] = {
 
 CUresult context_start(struct CUctx_st *context, CUdevice device, unsigned int flags)
 {
-    CUresult result = context_open(device, &context->work);
+    CUresult result = process_open_context(device, &context->work);
 
     if (result != CUDA_SUCCESS)
         return result;
@@ -158,7 +158,7 @@ void context_end(struct CUctx_st *context)
             atomic_store(&green->alive, 0);
     context->references = 0;
     context_reset_limits(context);
-    context_close(&context->work);
+    process_close_context(&context->work);
     module_forget_context(id);
 }
 
@@ -291,7 +291,7 @@ CUresult cuCtxAttach(CUcontext *handle, unsigned int flags)
 
     ENTER();
     REQUIRE(handle && !flags);
-    work = context_current();
+    work = current_context();
     if (!work || context_handle(work)->primary)
         return CUDA_ERROR_INVALID_CONTEXT;
     context_lock();

@@ -115,7 +115,7 @@ void context_pop(void)
     let_go_green(&stack.entries[--stack.depth]);
 }
 
-struct work_context *context_current(void)
+struct work_context *current_context(void)
 {
     struct entry *entry = top();
 
@@ -218,11 +218,11 @@ static CUresult synchronize(CUcontext handle)
     if (!context)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (!handle) {
-        result = context_enter(&work);
+        result = process_enter_context(&work);
         if (result != CUDA_SUCCESS)
             return result;
     }
-    return context_synchronize(&context->work);
+    return process_synchronize_context(&context->work);
 }
 
 CUresult cuCtxSynchronize(void)

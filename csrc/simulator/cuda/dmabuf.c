@@ -26,7 +26,7 @@ static CUresult keep(int fd, int share)
 {
     if (share == SHARE_NONE)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    return share_keep(process.machine, fd, share, share_look(process.machine, share)->id)
+    return share_keep(process.machine, fd, share, share_read(process.machine, share)->id)
                ? CUDA_SUCCESS
                : CUDA_ERROR_INVALID_VALUE;
 }

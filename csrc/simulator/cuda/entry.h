@@ -10,16 +10,16 @@
 #include "queue.h"
 
 /* Ready, the calling thread's context in order, and its stream found. */
-CUresult enter_stream(const char *name, struct process_call *call, CUstream handle, bool per_thread,
+CUresult stream_enter(const char *name, struct process_call *call, CUstream handle, bool per_thread,
                       struct stream **stream);
 
 /* A further stream of a call that has begun. */
-CUresult enter_again(CUstream handle, bool per_thread, struct stream **stream);
+CUresult stream_enter_again(CUstream handle, bool per_thread, struct stream **stream);
 
 #define ENTER_STREAM(handle, per_thread, stream)                                           \
     PROCESS_CALL(this_call);                                                               \
     do {                                                                                   \
-        CUresult entered = enter_stream(__func__, &this_call, handle, per_thread, stream); \
+        CUresult entered = stream_enter(__func__, &this_call, handle, per_thread, stream); \
         if (__builtin_expect(entered != CUDA_SUCCESS, 0))                                  \
             return entered;                                                                \
     } while (0)

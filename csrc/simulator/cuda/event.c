@@ -86,7 +86,7 @@ CUresult event_record(struct event *event, struct stream *stream)
     order.effect.apply = note_time;
     order.effect.arguments[0] = (uintptr_t) event;
     order.effect.arguments[1] = event->serial;
-    return stream_submit(stream, &order, &event->moment);
+    return queue_submit(stream, &order, &event->moment);
 }
 
 CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)
@@ -133,7 +133,7 @@ static CUresult enter(const char *name, struct process_call *call, CUstream hStr
     CUresult result = process_enter(name, call);
 
     if (result == CUDA_SUCCESS)
-        result = context_enter(&work);
+        result = process_enter_context(&work);
     if (result == CUDA_SUCCESS)
         result = stream_find(work, hStream, per_thread, stream);
     if (result != CUDA_SUCCESS)
@@ -190,8 +190,8 @@ CUresult cuEventQuery(CUevent hEvent)
     refused = capture_prohibits();
     if (refused != CUDA_SUCCESS)
         return refused;
-    return !event->is_recorded || moment_is_past(&event->moment) ? CUDA_SUCCESS
-                                                                 : CUDA_ERROR_NOT_READY;
+    return !event->is_recorded || queue_moment_is_past(&event->moment) ? CUDA_SUCCESS
+                                                                       : CUDA_ERROR_NOT_READY;
 }
 
 CUresult cuEventSynchronize(CUevent hEvent)
@@ -206,12 +206,12 @@ CUresult cuEventSynchronize(CUevent hEvent)
     if (event->capture)
         return CUDA_ERROR_CAPTURED_EVENT;
     if (event->is_recorded) {
-        CUresult result = moment_wait(&event->moment);
+        CUresult result = queue_moment_wait(&event->moment);
         if (result != CUDA_SUCCESS)
             return result;
         pool_trim_all(event->device);
     }
-    work = context_current();
+    work = current_context();
     return work ? (CUresult) atomic_load(&work->error) : CUDA_SUCCESS;
 }
 
@@ -226,7 +226,7 @@ CUresult cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent hEn
     if (!start || !end || (start->flags | end->flags) & CU_EVENT_DISABLE_TIMING ||
         !start->is_recorded || !end->is_recorded)
         return CUDA_ERROR_INVALID_HANDLE;
-    if (!moment_is_past(&start->moment) || !moment_is_past(&end->moment))
+    if (!queue_moment_is_past(&start->moment) || !queue_moment_is_past(&end->moment))
         return CUDA_ERROR_NOT_READY;
     *pMilliseconds = (float) ((double) (int64_t) (end->finished - start->finished) / 1e6);
     return CUDA_SUCCESS;
@@ -250,7 +250,7 @@ static CUresult wait_event(const char *name, CUstream hStream, CUevent hEvent, b
         return capture_wait_event(stream, event);
     if (!event->is_recorded)
         return CUDA_SUCCESS;
-    result = stream_wait(stream, &event->moment);
+    result = gate_wait(stream, &event->moment);
     if (result == CUDA_SUCCESS)
         stream_note_wait(stream, event->stream, event->moment.ticket);
     return result;

@@ -43,8 +43,8 @@ static CUresult import_share(struct external *external, int fd)
                            &id);
     if (result != CUDA_SUCCESS)
         return result;
-    REQUIRE(share_look(process.machine, share)->kind == SHARE_PHYSICAL &&
-            share_look(process.machine, share)->size >= external->size);
+    REQUIRE(share_read(process.machine, share)->kind == SHARE_PHYSICAL &&
+            share_read(process.machine, share)->size >= external->size);
     result =
         physical_import(share, id, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, &external->physical);
     if (result == CUDA_SUCCESS)

@@ -88,7 +88,7 @@ CUresult fill_submit(struct stream *stream, const struct fill *fill)
     if (stream->capture)
         return capture_add_fill(stream, fill);
     order.ns = transfer_duration(order.ns);
-    return bytes ? stream_submit(stream, &order, NULL) : CUDA_SUCCESS;
+    return bytes ? queue_submit(stream, &order, NULL) : CUDA_SUCCESS;
 }
 
 static CUresult fill_line(struct stream *stream, CUdeviceptr address, uint64_t value,

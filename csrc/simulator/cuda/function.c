@@ -3,18 +3,18 @@
 #include "attribute.h"
 #include "module.h"
 
-#define ENTER_FUNCTION(function, handle)      \
-    ENTER();                                  \
-    do {                                      \
-        *(function) = function_of(handle);    \
-        if (!*(function))                     \
-            return CUDA_ERROR_INVALID_HANDLE; \
+#define ENTER_FUNCTION(function, handle)       \
+    ENTER();                                   \
+    do {                                       \
+        *(function) = module_function(handle); \
+        if (!*(function))                      \
+            return CUDA_ERROR_INVALID_HANDLE;  \
     } while (0)
 
 /* The device of the calling thread's context, or the first one. */
 static const struct device_config *device_of_function(void)
 {
-    struct work_context *work = context_current();
+    struct work_context *work = current_context();
 
     return process_device_config(work ? work->ordinal : 0);
 }

@@ -15,7 +15,7 @@ struct graph *graph_find(CUgraph handle)
     return graph;
 }
 
-struct node *node_find(CUgraphNode handle)
+struct node *graph_find_node(CUgraphNode handle)
 {
     struct node *node = (struct node *) handle;
 
@@ -81,32 +81,33 @@ static struct node *append(struct graph *graph, CUgraphNodeType type)
     return node;
 }
 
-CUresult node_add(struct graph *graph, CUgraphNodeType type, const CUgraphNode *before,
-                  size_t count, struct node **node)
+CUresult graph_add_node(struct graph *graph, CUgraphNodeType type, const CUgraphNode *before,
+                        size_t count, struct node **node)
 {
     REQUIRE(graph && (before || !count));
     for (size_t i = 0; i < count; i++) {
-        const struct node *found = node_find(before[i]);
+        const struct node *found = graph_find_node(before[i]);
         REQUIRE(found && found->graph == graph);
     }
     *node = append(graph, type);
     if (!*node)
         return CUDA_ERROR_OUT_OF_MEMORY;
     for (size_t i = 0; i < count; i++)
-        if (!edge_exists(node_find(before[i]), *node) && !edge_add(node_find(before[i]), *node)) {
-            node_remove(*node);
+        if (!graph_edge_exists(graph_find_node(before[i]), *node) &&
+            !graph_edge_add(graph_find_node(before[i]), *node)) {
+            graph_remove_node(*node);
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
     return CUDA_SUCCESS;
 }
 
-void node_remove(struct node *node)
+void graph_remove_node(struct node *node)
 {
     struct graph *graph = node->graph;
     size_t kept = 0;
 
     for (size_t i = 0; i < graph->count; i++) {
-        edge_remove(node, graph->nodes[i]);
+        graph_edge_remove(node, graph->nodes[i]);
         if (graph->nodes[i] != node)
             graph->nodes[kept++] = graph->nodes[i];
     }
@@ -134,15 +135,15 @@ struct graph *graph_copy(const struct graph *graph)
             made->origin = graph->nodes[i];
             made->id = graph->nodes[i]->id;
         }
-        if (!made || node_take_over(made, graph->nodes[i]) != CUDA_SUCCESS) {
+        if (!made || graph_node_take_over(made, graph->nodes[i]) != CUDA_SUCCESS) {
             graph_free(copy);
             return NULL;
         }
     }
     for (size_t i = 0; copy && i < graph->count; i++)
         for (size_t j = 0; j < graph->nodes[i]->before_count; j++)
-            if (!edge_add(copy->nodes[place_of(graph, graph->nodes[i]->before[j])],
-                          copy->nodes[i])) {
+            if (!graph_edge_add(copy->nodes[place_of(graph, graph->nodes[i]->before[j])],
+                                copy->nodes[i])) {
                 graph_free(copy);
                 return NULL;
             }
@@ -224,9 +225,9 @@ CUresult cuGraphNodeFindInClone(CUgraphNode *phNode, CUgraphNode hOriginalNode,
 
     ENTER();
     graph = graph_find(hClonedGraph);
-    REQUIRE(phNode && node_find(hOriginalNode) && graph);
+    REQUIRE(phNode && graph_find_node(hOriginalNode) && graph);
     for (size_t i = 0; i < graph->count; i++)
-        if (graph->nodes[i]->origin == node_find(hOriginalNode)) {
+        if (graph->nodes[i]->origin == graph_find_node(hOriginalNode)) {
             *phNode = (CUgraphNode) graph->nodes[i];
             return CUDA_SUCCESS;
         }
@@ -244,33 +245,33 @@ CUresult cuGraphGetId(CUgraph hGraph, unsigned int *graphId)
 CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type)
 {
     ENTER();
-    REQUIRE(node_find(hNode) && type);
-    *type = node_find(hNode)->type;
+    REQUIRE(graph_find_node(hNode) && type);
+    *type = graph_find_node(hNode)->type;
     return CUDA_SUCCESS;
 }
 
 CUresult cuGraphNodeGetContainingGraph(CUgraphNode hNode, CUgraph *phGraph)
 {
     ENTER();
-    REQUIRE(node_find(hNode) && phGraph);
-    *phGraph = (CUgraph) node_find(hNode)->graph;
+    REQUIRE(graph_find_node(hNode) && phGraph);
+    *phGraph = (CUgraph) graph_find_node(hNode)->graph;
     return CUDA_SUCCESS;
 }
 
 CUresult cuGraphNodeGetLocalId(CUgraphNode hNode, unsigned int *nodeId)
 {
     ENTER();
-    REQUIRE(node_find(hNode) && nodeId);
-    *nodeId = node_find(hNode)->id;
+    REQUIRE(graph_find_node(hNode) && nodeId);
+    *nodeId = graph_find_node(hNode)->id;
     return CUDA_SUCCESS;
 }
 
 CUresult cuGraphDestroyNode(CUgraphNode hNode)
 {
     ENTER();
-    REQUIRE(node_find(hNode));
-    if (graph_memory_is_in(node_find(hNode)->graph))
+    REQUIRE(graph_find_node(hNode));
+    if (graph_memory_is_in(graph_find_node(hNode)->graph))
         return CUDA_ERROR_NOT_SUPPORTED;
-    node_remove(node_find(hNode));
+    graph_remove_node(graph_find_node(hNode));
     return CUDA_SUCCESS;
 }

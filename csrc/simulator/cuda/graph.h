@@ -65,7 +65,7 @@ struct executable {
 };
 
 struct graph *graph_find(CUgraph handle);
-struct node *node_find(CUgraphNode handle);
+struct node *graph_find_node(CUgraphNode handle);
 
 struct graph *graph_make(void);
 void graph_free(struct graph *graph);
@@ -74,29 +74,30 @@ void graph_free(struct graph *graph);
 struct graph *graph_copy(const struct graph *graph);
 
 /* A new node after those given. INVALID_VALUE unless they are of this graph. */
-CUresult node_add(struct graph *graph, CUgraphNodeType type, const CUgraphNode *before,
-                  size_t count, struct node **node);
-void node_remove(struct node *node);
+CUresult graph_add_node(struct graph *graph, CUgraphNodeType type, const CUgraphNode *before,
+                        size_t count, struct node **node);
+void graph_remove_node(struct node *node);
 
 /* Edges, between nodes of one graph; add is false without memory. */
-bool edge_exists(const struct node *from, const struct node *to);
-bool edge_add(struct node *from, struct node *to);
-void edge_remove(const struct node *from, struct node *to);
+bool graph_edge_exists(const struct node *from, const struct node *to);
+bool graph_edge_add(struct node *from, struct node *to);
+void graph_edge_remove(const struct node *from, struct node *to);
 
-typedef CUresult node_set(struct node *node, const void *argument);
+typedef CUresult graph_node_set(struct node *node, const void *argument);
 
 /* Enter the call of that name, add a node and set it; undone if set refuses. */
-CUresult node_create(const char *name, CUgraphNode *handle, CUgraph graph, CUgraphNodeType type,
-                     const CUgraphNode *before, size_t count, node_set *set, const void *argument);
+CUresult graph_node_create(const char *name, CUgraphNode *handle, CUgraph graph,
+                           CUgraphNodeType type, const CUgraphNode *before, size_t count,
+                           graph_node_set *set, const void *argument);
 
 /* Enter, and set a node of the type: in its graph, or in an executable one. */
-CUresult node_change(const char *name, CUgraphNode handle, CUgraphNodeType type, node_set *set,
-                     const void *argument);
-CUresult node_change_in(const char *name, CUgraphExec in, CUgraphNode handle, CUgraphNodeType type,
-                        node_set *set, const void *argument);
+CUresult graph_node_change(const char *name, CUgraphNode handle, CUgraphNodeType type,
+                           graph_node_set *set, const void *argument);
+CUresult graph_node_change_in(const char *name, CUgraphExec in, CUgraphNode handle,
+                              CUgraphNodeType type, graph_node_set *set, const void *argument);
 
 /* The node behind a handle if it is of the type, or NULL. */
-struct node *node_of_type(CUgraphNode handle, CUgraphNodeType type);
+struct node *graph_node_of_type(CUgraphNode handle, CUgraphNodeType type);
 
 /* symbol(hNode, out): reads a value of a node of the type, by an expression. */
 #define NODE_READER(symbol, TYPE, out_type, what)    \
@@ -104,19 +105,19 @@ struct node *node_of_type(CUgraphNode handle, CUgraphNodeType type);
     {                                                \
         const struct node *node;                     \
         ENTER();                                     \
-        node = node_of_type(hNode, TYPE);            \
+        node = graph_node_of_type(hNode, TYPE);      \
         REQUIRE(node && out);                        \
         *out = what;                                 \
         return CUDA_SUCCESS;                         \
     }
 
 /* Store a launch and its arguments in the node. */
-CUresult node_keep_launch(struct node *node, const struct launch *launch);
+CUresult graph_kernel_keep_launch(struct node *node, const struct launch *launch);
 
 /* The nodes in topological order; NULL: there is a cycle. */
 struct node **graph_order(const struct graph *graph);
 
 /* Take over the parameters of a node of the same type. */
-CUresult node_take_over(struct node *to, const struct node *from);
+CUresult graph_node_take_over(struct node *to, const struct node *from);
 
 #endif

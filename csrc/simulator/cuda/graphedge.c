@@ -4,7 +4,7 @@
 
 #include "cuda/graph.h"
 
-bool edge_exists(const struct node *from, const struct node *to)
+bool graph_edge_exists(const struct node *from, const struct node *to)
 {
     for (size_t i = 0; i < to->before_count; i++)
         if (to->before[i] == from)
@@ -12,7 +12,7 @@ bool edge_exists(const struct node *from, const struct node *to)
     return false;
 }
 
-bool edge_add(struct node *from, struct node *to)
+bool graph_edge_add(struct node *from, struct node *to)
 {
     struct node **grown = realloc(to->before, (to->before_count + 1) * sizeof(struct node *));
 
@@ -23,7 +23,7 @@ bool edge_add(struct node *from, struct node *to)
     return true;
 }
 
-void edge_remove(const struct node *from, struct node *to)
+void graph_edge_remove(const struct node *from, struct node *to)
 {
     for (size_t i = 0; i < to->before_count; i++)
         if (to->before[i] == from) {
@@ -116,7 +116,7 @@ CUresult cuGraphNodeGetDependencies_v2(CUgraphNode hNode, CUgraphNode *dependenc
     const struct node *node;
 
     ENTER();
-    node = node_find(hNode);
+    node = graph_find_node(hNode);
     REQUIRE(node && numDependencies);
     list.room = dependencies ? *numDependencies : 0;
     for (size_t i = 0; i < node->before_count; i++)
@@ -137,11 +137,11 @@ CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode hNode, CUgraphNode *depende
     const struct node *node;
 
     ENTER();
-    node = node_find(hNode);
+    node = graph_find_node(hNode);
     REQUIRE(node && numDependentNodes);
     list.room = dependentNodes ? *numDependentNodes : 0;
     for (size_t i = 0; i < node->graph->count; i++)
-        if (edge_exists(node, node->graph->nodes[i]))
+        if (graph_edge_exists(node, node->graph->nodes[i]))
             list_add(&list, node->graph->nodes[i], NULL);
     return list_end(&list, numDependentNodes);
 }
@@ -159,16 +159,16 @@ static CUresult change_edges(const struct graph *graph, const CUgraphNode *from,
     if (!add && graph_memory_is_in(graph))
         return CUDA_ERROR_NOT_SUPPORTED;
     for (size_t i = 0; i < count; i++) {
-        const struct node *first = node_find(from[i]);
-        const struct node *second = node_find(to[i]);
+        const struct node *first = graph_find_node(from[i]);
+        const struct node *second = graph_find_node(to[i]);
 
         REQUIRE(first && second && first != second && first->graph == graph &&
-                second->graph == graph && edge_exists(first, second) != add);
+                second->graph == graph && graph_edge_exists(first, second) != add);
     }
     for (size_t i = 0; i < count; i++) {
         if (!add)
-            edge_remove(node_find(from[i]), node_find(to[i]));
-        else if (!edge_add(node_find(from[i]), node_find(to[i])))
+            graph_edge_remove(graph_find_node(from[i]), graph_find_node(to[i]));
+        else if (!graph_edge_add(graph_find_node(from[i]), graph_find_node(to[i])))
             return CUDA_ERROR_OUT_OF_MEMORY;
     }
     return CUDA_SUCCESS;

@@ -167,7 +167,7 @@ static CUresult submit_node(struct stream *stream, const struct node *node)
         event = event_find(node->event);
         if (!event)
             return CUDA_ERROR_INVALID_HANDLE;
-        return event->is_recorded ? stream_wait(stream, &event->moment) : CUDA_SUCCESS;
+        return event->is_recorded ? gate_wait(stream, &event->moment) : CUDA_SUCCESS;
     case CU_GRAPH_NODE_TYPE_MEM_FREE:
         return graph_memory_free(stream, node->memory);
     default: /* empty nodes; allocations, which are made when the launch begins */
@@ -208,7 +208,7 @@ STREAM_CALL(cuGraphUpload, (CUgraphExec hGraphExec, CUstream hStream), upload(hG
 
 static struct node *find_copy(const struct executable *executable, CUgraphNode handle)
 {
-    const struct node *origin = node_find(handle);
+    const struct node *origin = graph_find_node(handle);
 
     for (size_t i = 0; executable && origin && i < executable->graph->count; i++)
         if (executable->graph->nodes[i]->origin == origin)
@@ -289,7 +289,7 @@ static CUresult bring_up_to_date(CUgraphExec handle, CUgraph source,
         return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
     }
     for (size_t i = 0; i < graph->count; i++) {
-        CUresult result = node_take_over(executable->graph->nodes[i], graph->nodes[i]);
+        CUresult result = graph_node_take_over(executable->graph->nodes[i], graph->nodes[i]);
         if (result != CUDA_SUCCESS)
             return result;
     }

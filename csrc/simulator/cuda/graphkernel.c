@@ -52,12 +52,12 @@ static CUresult keep_arguments(const struct launch *launch, struct kept_argument
     return CUDA_SUCCESS;
 }
 
-CUresult node_keep_launch(struct node *node, const struct launch *launch)
+CUresult graph_kernel_keep_launch(struct node *node, const struct launch *launch)
 {
     struct kept_arguments kept;
     CUresult result;
 
-    if (!launch_function_of(launch->function))
+    if (!module_launch_function(launch->function))
         return CUDA_ERROR_INVALID_VALUE;
     result = keep_arguments(launch, &kept);
     if (result != CUDA_SUCCESS)
@@ -84,7 +84,7 @@ static CUresult set_kernel(struct node *node, const void *argument)
     };
 
     node->context = params->ctx;
-    return node_keep_launch(node, &launch);
+    return graph_kernel_keep_launch(node, &launch);
 }
 
 /* The first form ends before kern. */
@@ -101,8 +101,8 @@ CUresult cuGraphAddKernelNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph,
                                  const CUgraphNode *dependencies, size_t numDependencies,
                                  const CUDA_KERNEL_NODE_PARAMS *nodeParams)
 {
-    return node_create(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_KERNEL, dependencies,
-                       numDependencies, set_kernel, nodeParams);
+    return graph_node_create(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_KERNEL, dependencies,
+                             numDependencies, set_kernel, nodeParams);
 }
 
 CUresult cuGraphAddKernelNode(CUgraphNode *phGraphNode, CUgraph hGraph,
@@ -111,28 +111,28 @@ CUresult cuGraphAddKernelNode(CUgraphNode *phGraphNode, CUgraph hGraph,
 {
     CUDA_KERNEL_NODE_PARAMS wide = widened(nodeParams);
 
-    return node_create(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_KERNEL, dependencies,
-                       numDependencies, set_kernel, nodeParams ? &wide : NULL);
+    return graph_node_create(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_KERNEL, dependencies,
+                             numDependencies, set_kernel, nodeParams ? &wide : NULL);
 }
 
 CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS *nodeParams)
 {
-    return node_change(__func__, hNode, CU_GRAPH_NODE_TYPE_KERNEL, set_kernel, nodeParams);
+    return graph_node_change(__func__, hNode, CU_GRAPH_NODE_TYPE_KERNEL, set_kernel, nodeParams);
 }
 
 CUresult cuGraphKernelNodeSetParams(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
 {
     CUDA_KERNEL_NODE_PARAMS wide = widened(nodeParams);
 
-    return node_change(__func__, hNode, CU_GRAPH_NODE_TYPE_KERNEL, set_kernel,
-                       nodeParams ? &wide : NULL);
+    return graph_node_change(__func__, hNode, CU_GRAPH_NODE_TYPE_KERNEL, set_kernel,
+                             nodeParams ? &wide : NULL);
 }
 
 CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec hGraphExec, CUgraphNode hNode,
                                            const CUDA_KERNEL_NODE_PARAMS *nodeParams)
 {
-    return node_change_in(__func__, hGraphExec, hNode, CU_GRAPH_NODE_TYPE_KERNEL, set_kernel,
-                          nodeParams);
+    return graph_node_change_in(__func__, hGraphExec, hNode, CU_GRAPH_NODE_TYPE_KERNEL, set_kernel,
+                                nodeParams);
 }
 
 CUresult cuGraphExecKernelNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
@@ -140,8 +140,8 @@ CUresult cuGraphExecKernelNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNod
 {
     CUDA_KERNEL_NODE_PARAMS wide = widened(nodeParams);
 
-    return node_change_in(__func__, hGraphExec, hNode, CU_GRAPH_NODE_TYPE_KERNEL, set_kernel,
-                          nodeParams ? &wide : NULL);
+    return graph_node_change_in(__func__, hGraphExec, hNode, CU_GRAPH_NODE_TYPE_KERNEL, set_kernel,
+                                nodeParams ? &wide : NULL);
 }
 
 static CUDA_KERNEL_NODE_PARAMS describe_kernel(const struct node *node)
@@ -171,7 +171,7 @@ CUresult cuGraphKernelNodeGetParams(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAMS_v
     const struct node *node;
 
     ENTER();
-    node = node_of_type(hNode, CU_GRAPH_NODE_TYPE_KERNEL);
+    node = graph_node_of_type(hNode, CU_GRAPH_NODE_TYPE_KERNEL);
     REQUIRE(node && nodeParams);
     wide = describe_kernel(node);
     memcpy(nodeParams, &wide, sizeof(*nodeParams));

@@ -230,7 +230,7 @@ CUresult graph_memory_free(struct stream *stream, struct graph_memory *memory)
     if (!was_live)
         return CUDA_ERROR_INVALID_VALUE;
     if (stream)
-        return stream_submit(stream, &order, NULL);
+        return queue_submit(stream, &order, NULL);
     apply_free(&order.effect);
     return CUDA_SUCCESS;
 }
@@ -319,8 +319,9 @@ CUresult cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgraph hGraph,
 
     if (nodeParams)
         request = (struct graph_request) {*nodeParams, &nodeParams->dptr};
-    return node_create(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_MEM_ALLOC, dependencies,
-                       numDependencies, graph_memory_set_allocation, nodeParams ? &request : NULL);
+    return graph_node_create(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_MEM_ALLOC,
+                             dependencies, numDependencies, graph_memory_set_allocation,
+                             nodeParams ? &request : NULL);
 }
 
 NODE_READER(cuGraphMemAllocNodeGetParams, CU_GRAPH_NODE_TYPE_MEM_ALLOC,
@@ -330,8 +331,8 @@ CUresult cuGraphAddMemFreeNode(CUgraphNode *phGraphNode, CUgraph hGraph,
                                const CUgraphNode *dependencies, size_t numDependencies,
                                CUdeviceptr dptr)
 {
-    return node_create(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_MEM_FREE, dependencies,
-                       numDependencies, graph_memory_set_freed, &dptr);
+    return graph_node_create(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_MEM_FREE,
+                             dependencies, numDependencies, graph_memory_set_freed, &dptr);
 }
 
 NODE_READER(cuGraphMemFreeNodeGetParams, CU_GRAPH_NODE_TYPE_MEM_FREE, CUdeviceptr *, node->freed)

@@ -21,7 +21,7 @@ struct graph_request {
     CUdeviceptr *address;
 };
 
-/* For node_create and captures: the argument is a graph_request, or an address. */
+/* For graph_node_create and captures: the argument is a graph_request, or an address. */
 CUresult graph_memory_set_allocation(struct node *node, const void *request);
 CUresult graph_memory_set_freed(struct node *node, const void *address);
 

@@ -6,7 +6,7 @@
 #include "cuda/event.h"
 #include "cuda/graph.h"
 
-CUresult node_take_over(struct node *to, const struct node *from)
+CUresult graph_node_take_over(struct node *to, const struct node *from)
 {
     struct graph *child = NULL;
     CUresult result = CUDA_SUCCESS;
@@ -14,7 +14,7 @@ CUresult node_take_over(struct node *to, const struct node *from)
     if (to->type != from->type)
         return CUDA_ERROR_INVALID_VALUE;
     if (from->type == CU_GRAPH_NODE_TYPE_KERNEL)
-        result = node_keep_launch(to, &from->launch);
+        result = graph_kernel_keep_launch(to, &from->launch);
     if (from->child) {
         child = graph_copy(from->child);
         if (!child)
@@ -38,8 +38,9 @@ CUresult node_take_over(struct node *to, const struct node *from)
     return result;
 }
 
-CUresult node_create(const char *name, CUgraphNode *handle, CUgraph graph, CUgraphNodeType type,
-                     const CUgraphNode *before, size_t count, node_set *set, const void *argument)
+CUresult graph_node_create(const char *name, CUgraphNode *handle, CUgraph graph,
+                           CUgraphNodeType type, const CUgraphNode *before, size_t count,
+                           graph_node_set *set, const void *argument)
 {
     PROCESS_CALL(this_call);
     struct node *node;
@@ -48,23 +49,23 @@ CUresult node_create(const char *name, CUgraphNode *handle, CUgraph graph, CUgra
     if (result != CUDA_SUCCESS)
         return result;
     REQUIRE(handle && (!set || argument));
-    result = node_add(graph_find(graph), type, before, count, &node);
+    result = graph_add_node(graph_find(graph), type, before, count, &node);
     if (result != CUDA_SUCCESS)
         return result;
     if (set)
         result = set(node, argument);
     if (result != CUDA_SUCCESS)
-        node_remove(node);
+        graph_remove_node(node);
     else
         *handle = (CUgraphNode) node;
     return result;
 }
 
-CUresult node_change(const char *name, CUgraphNode handle, CUgraphNodeType type, node_set *set,
-                     const void *argument)
+CUresult graph_node_change(const char *name, CUgraphNode handle, CUgraphNodeType type,
+                           graph_node_set *set, const void *argument)
 {
     PROCESS_CALL(this_call);
-    struct node *node = node_find(handle);
+    struct node *node = graph_find_node(handle);
     CUresult result = process_enter(name, &this_call);
 
     if (result != CUDA_SUCCESS)
@@ -73,12 +74,12 @@ CUresult node_change(const char *name, CUgraphNode handle, CUgraphNodeType type,
     return set(node, argument);
 }
 
-CUresult node_change_in(const char *name, CUgraphExec in, CUgraphNode handle, CUgraphNodeType type,
-                        node_set *set, const void *argument)
+CUresult graph_node_change_in(const char *name, CUgraphExec in, CUgraphNode handle,
+                              CUgraphNodeType type, graph_node_set *set, const void *argument)
 {
     PROCESS_CALL(this_call);
     struct executable *executable = (struct executable *) in;
-    struct node *node = node_find(handle);
+    struct node *node = graph_find_node(handle);
     CUresult result = process_enter(name, &this_call);
 
     if (result != CUDA_SUCCESS)
@@ -91,9 +92,9 @@ CUresult node_change_in(const char *name, CUgraphExec in, CUgraphNode handle, CU
     return CUDA_ERROR_INVALID_VALUE;
 }
 
-struct node *node_of_type(CUgraphNode handle, CUgraphNodeType type)
+struct node *graph_node_of_type(CUgraphNode handle, CUgraphNodeType type)
 {
-    struct node *node = node_find(handle);
+    struct node *node = graph_find_node(handle);
 
     return node && node->type == type ? node : NULL;
 }
@@ -129,21 +130,21 @@ CUresult cuGraphAddMemcpyNode(CUgraphNode *phGraphNode, CUgraph hGraph,
                               const CUDA_MEMCPY3D *copyParams, CUcontext ctx)
 {
     (void) ctx;
-    return node_create(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_MEMCPY, dependencies,
-                       numDependencies, set_copy, copyParams);
+    return graph_node_create(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_MEMCPY, dependencies,
+                             numDependencies, set_copy, copyParams);
 }
 
 CUresult cuGraphMemcpyNodeSetParams(CUgraphNode hNode, const CUDA_MEMCPY3D *nodeParams)
 {
-    return node_change(__func__, hNode, CU_GRAPH_NODE_TYPE_MEMCPY, set_copy, nodeParams);
+    return graph_node_change(__func__, hNode, CU_GRAPH_NODE_TYPE_MEMCPY, set_copy, nodeParams);
 }
 
 CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
                                         const CUDA_MEMCPY3D *copyParams, CUcontext ctx)
 {
     (void) ctx;
-    return node_change_in(__func__, hGraphExec, hNode, CU_GRAPH_NODE_TYPE_MEMCPY, set_copy,
-                          copyParams);
+    return graph_node_change_in(__func__, hGraphExec, hNode, CU_GRAPH_NODE_TYPE_MEMCPY, set_copy,
+                                copyParams);
 }
 
 static CUDA_MEMCPY3D describe_copy(const struct node *node)
@@ -175,21 +176,21 @@ CUresult cuGraphAddMemsetNode(CUgraphNode *phGraphNode, CUgraph hGraph,
                               const CUDA_MEMSET_NODE_PARAMS *memsetParams, CUcontext ctx)
 {
     (void) ctx;
-    return node_create(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_MEMSET, dependencies,
-                       numDependencies, set_fill, memsetParams);
+    return graph_node_create(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_MEMSET, dependencies,
+                             numDependencies, set_fill, memsetParams);
 }
 
 CUresult cuGraphMemsetNodeSetParams(CUgraphNode hNode, const CUDA_MEMSET_NODE_PARAMS *nodeParams)
 {
-    return node_change(__func__, hNode, CU_GRAPH_NODE_TYPE_MEMSET, set_fill, nodeParams);
+    return graph_node_change(__func__, hNode, CU_GRAPH_NODE_TYPE_MEMSET, set_fill, nodeParams);
 }
 
 CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
                                         const CUDA_MEMSET_NODE_PARAMS *memsetParams, CUcontext ctx)
 {
     (void) ctx;
-    return node_change_in(__func__, hGraphExec, hNode, CU_GRAPH_NODE_TYPE_MEMSET, set_fill,
-                          memsetParams);
+    return graph_node_change_in(__func__, hGraphExec, hNode, CU_GRAPH_NODE_TYPE_MEMSET, set_fill,
+                                memsetParams);
 }
 
 CUresult cuGraphMemsetNodeGetParams(CUgraphNode hNode, CUDA_MEMSET_NODE_PARAMS *nodeParams)
@@ -197,7 +198,7 @@ CUresult cuGraphMemsetNodeGetParams(CUgraphNode hNode, CUDA_MEMSET_NODE_PARAMS *
     const struct node *node;
 
     ENTER();
-    node = node_of_type(hNode, CU_GRAPH_NODE_TYPE_MEMSET);
+    node = graph_node_of_type(hNode, CU_GRAPH_NODE_TYPE_MEMSET);
     REQUIRE(node && nodeParams);
     *nodeParams = (CUDA_MEMSET_NODE_PARAMS) {
         .dst = node->fill.address,
@@ -256,20 +257,20 @@ CUresult cuGraphAddHostNode(CUgraphNode *phGraphNode, CUgraph hGraph,
                             const CUgraphNode *dependencies, size_t numDependencies,
                             const CUDA_HOST_NODE_PARAMS *nodeParams)
 {
-    return node_create(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_HOST, dependencies,
-                       numDependencies, set_host, nodeParams);
+    return graph_node_create(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_HOST, dependencies,
+                             numDependencies, set_host, nodeParams);
 }
 
 CUresult cuGraphHostNodeSetParams(CUgraphNode hNode, const CUDA_HOST_NODE_PARAMS *nodeParams)
 {
-    return node_change(__func__, hNode, CU_GRAPH_NODE_TYPE_HOST, set_host, nodeParams);
+    return graph_node_change(__func__, hNode, CU_GRAPH_NODE_TYPE_HOST, set_host, nodeParams);
 }
 
 CUresult cuGraphExecHostNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
                                       const CUDA_HOST_NODE_PARAMS *nodeParams)
 {
-    return node_change_in(__func__, hGraphExec, hNode, CU_GRAPH_NODE_TYPE_HOST, set_host,
-                          nodeParams);
+    return graph_node_change_in(__func__, hGraphExec, hNode, CU_GRAPH_NODE_TYPE_HOST, set_host,
+                                nodeParams);
 }
 
 NODE_READER(cuGraphHostNodeGetParams, CU_GRAPH_NODE_TYPE_HOST, CUDA_HOST_NODE_PARAMS *, node->host)
@@ -278,15 +279,15 @@ CUresult cuGraphAddChildGraphNode(CUgraphNode *phGraphNode, CUgraph hGraph,
                                   const CUgraphNode *dependencies, size_t numDependencies,
                                   CUgraph childGraph)
 {
-    return node_create(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_GRAPH, dependencies,
-                       numDependencies, set_child, graph_find(childGraph));
+    return graph_node_create(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_GRAPH, dependencies,
+                             numDependencies, set_child, graph_find(childGraph));
 }
 
 CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
                                             CUgraph childGraph)
 {
-    return node_change_in(__func__, hGraphExec, hNode, CU_GRAPH_NODE_TYPE_GRAPH, set_child,
-                          graph_find(childGraph));
+    return graph_node_change_in(__func__, hGraphExec, hNode, CU_GRAPH_NODE_TYPE_GRAPH, set_child,
+                                graph_find(childGraph));
 }
 
 NODE_READER(cuGraphChildGraphNodeGetGraph, CU_GRAPH_NODE_TYPE_GRAPH, CUgraph *,
@@ -295,8 +296,8 @@ NODE_READER(cuGraphChildGraphNodeGetGraph, CU_GRAPH_NODE_TYPE_GRAPH, CUgraph *,
 CUresult cuGraphAddEmptyNode(CUgraphNode *phGraphNode, CUgraph hGraph,
                              const CUgraphNode *dependencies, size_t numDependencies)
 {
-    return node_create(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_EMPTY, dependencies,
-                       numDependencies, NULL, NULL);
+    return graph_node_create(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_EMPTY, dependencies,
+                             numDependencies, NULL, NULL);
 }
 
 #define EVENT_NODES(What, TYPE)                                                                   \
@@ -304,17 +305,17 @@ CUresult cuGraphAddEmptyNode(CUgraphNode *phGraphNode, CUgraph hGraph,
                                          const CUgraphNode *dependencies, size_t numDependencies, \
                                          CUevent event)                                           \
     {                                                                                             \
-        return node_create(__func__, phGraphNode, hGraph, TYPE, dependencies, numDependencies,    \
-                           set_event, event);                                                     \
+        return graph_node_create(__func__, phGraphNode, hGraph, TYPE, dependencies,               \
+                                 numDependencies, set_event, event);                              \
     }                                                                                             \
     CUresult cuGraphEvent##What##NodeSetEvent(CUgraphNode hNode, CUevent event)                   \
     {                                                                                             \
-        return node_change(__func__, hNode, TYPE, set_event, event);                              \
+        return graph_node_change(__func__, hNode, TYPE, set_event, event);                        \
     }                                                                                             \
     CUresult cuGraphExecEvent##What##NodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode,      \
                                                   CUevent event)                                  \
     {                                                                                             \
-        return node_change_in(__func__, hGraphExec, hNode, TYPE, set_event, event);               \
+        return graph_node_change_in(__func__, hGraphExec, hNode, TYPE, set_event, event);         \
     }                                                                                             \
     NODE_READER(cuGraphEvent##What##NodeGetEvent, TYPE, CUevent *, node->event)
 
@@ -349,9 +350,9 @@ CUresult cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph,
                                                             .userData = nodeParams->host.userData});
     case CU_GRAPH_NODE_TYPE_GRAPH:
         if (nodeParams->graph.ownership == CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE)
-            return node_create(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_GRAPH,
-                               dependencies, numDependencies, set_moved_child,
-                               graph_find(nodeParams->graph.graph));
+            return graph_node_create(__func__, phGraphNode, hGraph, CU_GRAPH_NODE_TYPE_GRAPH,
+                                     dependencies, numDependencies, set_moved_child,
+                                     graph_find(nodeParams->graph.graph));
         return cuGraphAddChildGraphNode(phGraphNode, hGraph, dependencies, numDependencies,
                                         nodeParams->graph.graph);
     case CU_GRAPH_NODE_TYPE_EMPTY:

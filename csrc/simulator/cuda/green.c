@@ -23,7 +23,7 @@ CUresult green_open_stream(struct CUctx_st *context, struct work_context *work, 
     (*stream)->green = context;
     (*stream)->most_units = green->processors.count;
     waited = (struct moment) {work->device, green->mark->last};
-    return stream_wait(*stream, &waited);
+    return gate_wait(*stream, &waited);
 }
 
 /* --- creation and destruction ----------------------------------------------------------------- */
@@ -282,9 +282,9 @@ static void gather(struct stream *stream, void *data)
     struct moment last = {stream->device, stream->last};
 
     if (result == CUDA_SUCCESS && gathering->moment)
-        result = stream_wait(stream, gathering->moment);
+        result = gate_wait(stream, gathering->moment);
     else if (result == CUDA_SUCCESS)
-        result = stream_wait(gathering->mark, &last);
+        result = gate_wait(gathering->mark, &last);
     if (result != CUDA_SUCCESS)
         gathering->result = result;
 }
@@ -339,7 +339,7 @@ CUresult cuGreenCtxWaitEvent(CUgreenCtx hCtx, CUevent hEvent)
     if (!event->is_recorded)
         return CUDA_SUCCESS;
     gathering.moment = &event->moment;
-    gathering.result = stream_wait(context->green.mark, &event->moment); /* for later streams */
+    gathering.result = gate_wait(context->green.mark, &event->moment); /* for later streams */
     stream_each(&context->base->work, context, gather, &gathering);
     return gathering.result;
 }

@@ -24,7 +24,7 @@ CUresult handle_export(int share, CUmemAllocationHandleType type, void *out)
     int fd;
 
     if (type == CU_MEM_HANDLE_TYPE_FABRIC) {
-        fabric.id = share_look(process.machine, share)->id;
+        fabric.id = share_read(process.machine, share)->id;
         memcpy(out, &fabric, sizeof(fabric));
         return CUDA_SUCCESS;
     }
@@ -55,13 +55,13 @@ CUresult handle_import(void *handle, CUmemAllocationHandleType type, int *share,
         *share = (int) fabric.share;
         *id = fabric.id;
         machine_reap(process.machine, true);
-        REQUIRE(atomic_load(&share_look(process.machine, *share)->state) == SHARE_OWNED);
+        REQUIRE(atomic_load(&share_read(process.machine, *share)->state) == SHARE_OWNED);
     } else {
         *share = share_of_descriptor(process.machine, (int) (uintptr_t) handle);
         REQUIRE(*share != SHARE_NONE);
-        *id = share_look(process.machine, *share)->id;
+        *id = share_read(process.machine, *share)->id;
     }
-    return is_visible(share_look(process.machine, *share)) ? CUDA_SUCCESS
+    return is_visible(share_read(process.machine, *share)) ? CUDA_SUCCESS
                                                            : CUDA_ERROR_INVALID_DEVICE;
 }
 
@@ -108,8 +108,8 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
     result = handle_import(osHandle, shHandleType, &share, &id);
     if (result != CUDA_SUCCESS)
         return result;
-    REQUIRE(share_look(process.machine, share)->kind == SHARE_PHYSICAL ||
-            share_look(process.machine, share)->kind == SHARE_HOST);
+    REQUIRE(share_read(process.machine, share)->kind == SHARE_PHYSICAL ||
+            share_read(process.machine, share)->kind == SHARE_HOST);
     result = physical_import(share, id, shHandleType, &physical);
     if (result == CUDA_SUCCESS)
         *handle = physical_handle(physical);

@@ -34,7 +34,7 @@ static CUresult submit_call(struct stream *stream, const struct host_call *call)
     if (!copy)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *copy = *call;
-    result = stream_submit_gate(stream, NULL, run_call, copy);
+    result = gate_submit(stream, NULL, run_call, copy);
     if (result != CUDA_SUCCESS)
         free(copy);
     return result;
@@ -116,7 +116,7 @@ static CUresult submit_write(struct stream *stream, CUdeviceptr address, uint64_
     REQUIRE(address % bytes == 0 && find_word(address, bytes));
     if (stream->capture)
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    return stream_submit(stream, &order, NULL);
+    return queue_submit(stream, &order, NULL);
 }
 
 static bool word_is_there(void *data)
@@ -161,7 +161,7 @@ static CUresult submit_wait(struct stream *stream, CUdeviceptr address, uint64_t
     if (!word)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *word = (struct word) {address, value, bytes, flags & 3};
-    result = stream_submit_gate(stream, word_is_there, free, word);
+    result = gate_submit(stream, word_is_there, free, word);
     if (result != CUDA_SUCCESS)
         free(word);
     return result;

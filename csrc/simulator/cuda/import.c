@@ -19,7 +19,7 @@ struct import {
     enum memory_kind what; /* in its own process */
 };
 
-CUresult place_of(CUdeviceptr address, int share, uint64_t magic, struct place *place)
+CUresult import_find_place(CUdeviceptr address, int share, uint64_t magic, struct place *place)
 {
     struct memory_info info;
     CUresult result;
@@ -35,13 +35,13 @@ CUresult place_of(CUdeviceptr address, int share, uint64_t magic, struct place *
         .device = info.device,
         .offset = info.base - memory_heap(info.device)->base,
         .size = info.size,
-        .id = share_look(process.machine, share)->id,
+        .id = share_read(process.machine, share)->id,
         .share = (uint32_t) share,
     };
     return CUDA_SUCCESS;
 }
 
-CUresult place_check(const struct place *place, uint64_t magic)
+CUresult import_check_place(const struct place *place, uint64_t magic)
 {
     if (place->magic != magic || place->slot >= MACHINE_SLOTS || place->share >= MACHINE_SHARES ||
         place->device >= process.machine->config.unit_count || !place->size)
@@ -65,7 +65,7 @@ static bool exporter_lives(const struct place *place)
 
     return machine_slot_is_live(process.machine, place->slot) &&
            slot->generation == place->generation &&
-           atomic_load(&share_look(process.machine, (int) place->share)->state) == SHARE_OWNED;
+           atomic_load(&share_read(process.machine, (int) place->share)->state) == SHARE_OWNED;
 }
 
 static void *map(const struct place *place, uint64_t *length)
@@ -88,7 +88,7 @@ static void *map(const struct place *place, uint64_t *length)
     return bytes;
 }
 
-CUresult place_import(struct work_context *work, const struct place *place, CUdeviceptr *address)
+CUresult import_place(struct work_context *work, const struct place *place, CUdeviceptr *address)
 {
     struct import *import;
     CUresult result = CUDA_ERROR_INVALID_HANDLE;

@@ -23,13 +23,13 @@ struct place {
 };
 
 /* The place of an allocation of this process; the caller creates its share. */
-CUresult place_of(CUdeviceptr address, int share, uint64_t magic, struct place *place);
+CUresult import_find_place(CUdeviceptr address, int share, uint64_t magic, struct place *place);
 
 /* Is it a place of this kind, on a device that the process has? */
-CUresult place_check(const struct place *place, uint64_t magic);
+CUresult import_check_place(const struct place *place, uint64_t magic);
 
 /* Map it at a new address in the context (or in none). INVALID_HANDLE: it is gone. */
-CUresult place_import(struct work_context *work, const struct place *place, CUdeviceptr *address);
+CUresult import_place(struct work_context *work, const struct place *place, CUdeviceptr *address);
 
 /* INVALID_VALUE unless address is an import of such memory: MEMORY_DEVICE, or MEMORY_POOL. */
 CUresult import_close(CUdeviceptr address, enum memory_kind what);

@@ -24,7 +24,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
     share = memory_share(info.base);
     if (share == SHARE_NONE)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    result = place_of(info.base, share, HANDLE_MAGIC, &place);
+    result = import_find_place(info.base, share, HANDLE_MAGIC, &place);
     if (result == CUDA_SUCCESS)
         memcpy(pHandle, &place, sizeof(place));
     return result;
@@ -39,12 +39,12 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pdptr, CUipcMemHandle handle, unsign
     ENTER_CONTEXT(&work);
     memcpy(&place, &handle, sizeof(place));
     REQUIRE(pdptr && Flags == CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
-    result = place_check(&place, HANDLE_MAGIC);
+    result = import_check_place(&place, HANDLE_MAGIC);
     if (result != CUDA_SUCCESS)
         return result;
     if (place.slot == process.slot && place.generation == process.generation)
         return CUDA_ERROR_INVALID_CONTEXT; /* a process cannot import its own memory */
-    return place_import(work, &place, pdptr);
+    return import_place(work, &place, pdptr);
 }
 
 CUresult cuIpcOpenMemHandle(CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags)

@@ -89,7 +89,7 @@ CUresult launch_order(struct work_context *work, const struct launch *launch,
                       struct work_order *order)
 {
     const struct device_config *config = &process.machine->config.devices[work->device];
-    const struct launch_function *function = launch_function_of(launch->function);
+    const struct launch_function *function = module_launch_function(launch->function);
     uint64_t blocks = (uint64_t) launch->grid[0] * launch->grid[1] * launch->grid[2];
     uint64_t arguments[BUILTIN_ARGUMENTS];
     uint64_t together; /* blocks of an SM */
@@ -133,7 +133,7 @@ CUresult launch_submit(struct stream *stream, const struct launch *launch)
         return capture_add_launch(stream, launch);
     if (order.units > stream->most_units)
         order.units = stream->most_units;
-    return stream_submit(stream, &order, NULL);
+    return queue_submit(stream, &order, NULL);
 }
 
 static CUresult launch_with(struct stream *stream, const CUlaunchConfig *config, CUfunction f,
@@ -186,7 +186,7 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launchParamsLi
     ENTER();
     REQUIRE(launchParamsList && numDevices && numDevices <= CONFIG_DEVICES && flags <= 3);
     for (unsigned int i = 0; i < numDevices; i++) {
-        CUresult result = enter_again(launchParamsList[i].hStream, false, &streams[i]);
+        CUresult result = stream_enter_again(launchParamsList[i].hStream, false, &streams[i]);
 
         if (result != CUDA_SUCCESS)
             return result;

@@ -5,7 +5,7 @@
 static CUresult load(CUlibrary *library, const void *data, const char *path)
 {
     REQUIRE(library && (data || path));
-    return library_open(data, path, library);
+    return module_open_library(data, path, library);
 }
 
 CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *options,
@@ -35,7 +35,7 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, CUjit_optio
 CUresult cuLibraryUnload(CUlibrary library)
 {
     ENTER();
-    return library_close(library);
+    return module_close_library(library);
 }
 
 CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary handle, const char *name)
@@ -135,7 +135,7 @@ CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel)
 
     ENTER();
     REQUIRE(function);
-    found = function_of(kernel);
+    found = module_function(kernel);
     if (!found)
         return CUDA_ERROR_INVALID_HANDLE;
     result = module_find(found->library, &module);
@@ -150,7 +150,7 @@ CUresult cuKernelGetLibrary(CUlibrary *library, CUkernel kernel)
 
     ENTER();
     REQUIRE(library);
-    found = function_of(kernel);
+    found = module_function(kernel);
     if (!found)
         return CUDA_ERROR_INVALID_HANDLE;
     *library = found->library;

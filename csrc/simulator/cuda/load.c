@@ -6,18 +6,18 @@ static CUresult load(CUmodule *module, const void *data, const char *path)
 {
     struct work_context *work;
     struct CUlib_st *library;
-    CUresult result = context_enter(&work);
+    CUresult result = process_enter_context(&work);
 
     if (result != CUDA_SUCCESS)
         return result;
     REQUIRE(module && (data || path));
-    result = library_open(data, path, &library);
+    result = module_open_library(data, path, &library);
     if (result != CUDA_SUCCESS)
         return result;
     library->goes_with_module = true;
     result = module_open(library, work, module);
     if (result != CUDA_SUCCESS)
-        library_close(library);
+        module_close_library(library);
     return result;
 }
 

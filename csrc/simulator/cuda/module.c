@@ -18,16 +18,16 @@ static const char function_tag;
 
 /* --- functions ------------------------------------------------------------------------- */
 
-struct function *function_of(const void *handle)
+struct function *module_function(const void *handle)
 {
     struct function *function = (struct function *) handle;
 
     return function && function->tag == &function_tag ? function : NULL;
 }
 
-struct launch_function *launch_function_of(CUfunction handle)
+struct launch_function *module_launch_function(CUfunction handle)
 {
-    struct function *function = function_of(handle);
+    struct function *function = module_function(handle);
 
     return function ? &function->launch : NULL;
 }
@@ -180,7 +180,7 @@ struct CUlib_st *module_find_library(const void *handle)
 
 CUresult module_find(const void *handle, struct CUmod_st **module)
 {
-    struct work_context *work = context_current();
+    struct work_context *work = current_context();
     CUresult result = CUDA_SUCCESS;
     struct CUlib_st *library;
 
@@ -220,7 +220,7 @@ static CUresult image_result(enum image_status status)
  */
 static unsigned int target(void)
 {
-    struct work_context *work = context_current();
+    struct work_context *work = current_context();
     const struct device_config *config = process_device_config(work ? work->ordinal : 0);
 
     return config ? config->capability_major * 10 + config->capability_minor : 0;
@@ -233,7 +233,7 @@ static bool runs_on(const struct image *image, unsigned int sm)
            (image->binary_version / 10 == sm / 10 && image->binary_version <= sm);
 }
 
-CUresult library_open(const void *data, const char *path, struct CUlib_st **opened)
+CUresult module_open_library(const void *data, const char *path, struct CUlib_st **opened)
 {
     struct CUlib_st *library = calloc(1, sizeof(*library));
     unsigned int sm = target();
@@ -284,7 +284,7 @@ static void remove_library(struct CUlib_st *library, bool memory_is_there)
     free(library);
 }
 
-CUresult library_close(CUlibrary handle)
+CUresult module_close_library(CUlibrary handle)
 {
     struct CUmod_st *module;
     struct CUlib_st *library;

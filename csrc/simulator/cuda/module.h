@@ -41,7 +41,7 @@ struct CUmod_st {
 };
 
 /* The function behind a handle of either type; NULL if it is none. */
-struct function *function_of(const void *handle);
+struct function *module_function(const void *handle);
 
 /* The library behind a CUlibrary or CUmodule. */
 struct CUlib_st *module_find_library(const void *handle);
@@ -52,10 +52,10 @@ struct CUlib_st *module_find_library(const void *handle);
 CUresult module_find(const void *handle, struct CUmod_st **module);
 
 /* Read an image and make a library of it. data or path is NULL. */
-CUresult library_open(const void *data, const char *path, struct CUlib_st **library);
+CUresult module_open_library(const void *data, const char *path, struct CUlib_st **library);
 
 /* Unload. INVALID_HANDLE if it is none. */
-CUresult library_close(CUlibrary handle);
+CUresult module_close_library(CUlibrary handle);
 CUresult module_close(CUmodule handle);
 
 /* The library's module in this context, created if it does not exist. */

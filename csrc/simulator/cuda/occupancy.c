@@ -21,7 +21,7 @@ static int round_up(int value, int unit)
 
 static const struct device_config *current_device(void)
 {
-    struct work_context *work = context_current();
+    struct work_context *work = current_context();
 
     return work ? process_device_config(work->ordinal) : NULL;
 }
@@ -57,7 +57,7 @@ static int blocks_per_sm(const struct device_config *config, const struct functi
 static CUresult active_blocks(int *blocks, CUfunction handle, int block_size, size_t dynamic_bytes,
                               unsigned int flags)
 {
-    const struct function *function = function_of(handle);
+    const struct function *function = module_function(handle);
     const struct device_config *config = current_device();
 
     REQUIRE(blocks && block_size > 0);
@@ -91,7 +91,7 @@ static CUresult best_block(int *grid_size, int *block_size, CUfunction handle,
                            CUoccupancyB2DSize to_dynamic_bytes, size_t dynamic_bytes, int limit,
                            unsigned int flags)
 {
-    const struct function *function = function_of(handle);
+    const struct function *function = module_function(handle);
     const struct device_config *config = current_device();
     int most = 0;
     int best = 0;
@@ -150,7 +150,7 @@ CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, CUfunction handl
 
     ENTER();
     REQUIRE(bytes && blocks > 0 && block_size > 0);
-    function = function_of(handle);
+    function = module_function(handle);
     if (!function)
         return CUDA_ERROR_INVALID_HANDLE;
     config = current_device();
@@ -175,7 +175,7 @@ CUresult cuOccupancyMaxPotentialClusterSize(int *size, CUfunction handle,
 
     ENTER();
     REQUIRE(size && launch);
-    if (!function_of(handle))
+    if (!module_function(handle))
         return CUDA_ERROR_INVALID_HANDLE;
     config = current_device();
     if (!config)
@@ -196,7 +196,7 @@ CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction handle,
 
     ENTER();
     REQUIRE(clusters && launch);
-    function = function_of(handle);
+    function = module_function(handle);
     if (!function)
         return CUDA_ERROR_INVALID_HANDLE;
     config = current_device();

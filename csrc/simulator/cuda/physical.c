@@ -188,7 +188,7 @@ static CUresult give_bytes(struct physical *physical)
 CUresult physical_import(int share, uint64_t id, CUmemAllocationHandleType type,
                          struct physical **made)
 {
-    const struct machine_share *record = share_look(process.machine, share);
+    const struct machine_share *record = share_read(process.machine, share);
     bool is_host = record->kind == SHARE_HOST;
     CUmemAllocationProp properties = {
         .type = CU_MEM_ALLOCATION_TYPE_PINNED,

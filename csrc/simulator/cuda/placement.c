@@ -35,7 +35,7 @@ bool placement_has(const struct pool *pool)
 
 static bool is_at_hand(const struct piece *piece)
 {
-    return !piece->stream || moment_is_past(&piece->freed);
+    return !piece->stream || queue_moment_is_past(&piece->freed);
 }
 
 static bool is_for(const struct piece *piece, const struct stream *stream, bool may_wait)
@@ -85,7 +85,7 @@ static CUresult wait_for(struct stream *stream, const struct piece *piece)
     if (piece->stream == stream->id || is_at_hand(piece) ||
         stream_waits_for(stream, piece->stream, piece->freed.ticket))
         return CUDA_SUCCESS;
-    return stream_wait(stream, &piece->freed);
+    return gate_wait(stream, &piece->freed);
 }
 
 /* Merge the run that begins with *piece* into one used piece. */
@@ -277,7 +277,7 @@ CUresult placement_free(struct stream *stream, CUdeviceptr address)
     if (!piece)
         return CUDA_ERROR_INVALID_VALUE;
     if (stream)
-        stream_submit(stream, &mark, &freed);
+        queue_submit(stream, &mark, &freed);
     pthread_mutex_lock(&lock);
     pool = chunk->pool;
     piece->state = FREE;

@@ -231,7 +231,7 @@ static CUresult free_in_stream(struct stream *stream, CUdeviceptr address)
         return capture_add_free(stream, address);
     if (is_linear(address, &kind)) {
         order.effect.arguments[1] = kind;
-        return stream_submit(stream, &order, NULL);
+        return queue_submit(stream, &order, NULL);
     }
     pool = disown(address, &bytes);
     if (!pool && placement_free(stream, address) == CUDA_SUCCESS)
@@ -241,7 +241,7 @@ static CUresult free_in_stream(struct stream *stream, CUdeviceptr address)
     pthread_mutex_lock(&pool_lock);
     pool_note_unused(pool, bytes);
     pthread_mutex_unlock(&pool_lock);
-    return stream_submit(stream, &order, NULL);
+    return queue_submit(stream, &order, NULL);
 }
 
 CUresult pool_free_now(CUdeviceptr address)

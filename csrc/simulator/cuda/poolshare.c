@@ -67,11 +67,11 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool_out, void *handle
     result = handle_import(handle, handleType, &share, &id);
     if (result != CUDA_SUCCESS)
         return result;
-    REQUIRE(share_look(process.machine, share)->kind == SHARE_POOL);
+    REQUIRE(share_read(process.machine, share)->kind == SHARE_POOL);
     holder = share_hold(process.machine, share, id, false);
     REQUIRE(holder);
     pthread_mutex_lock(&pool_lock);
-    made = pool_add(POOL_ON_DEVICE, share_look(process.machine, share)->device);
+    made = pool_add(POOL_ON_DEVICE, share_read(process.machine, share)->device);
     if (made)
         made->holder = holder;
     pthread_mutex_unlock(&pool_lock);
@@ -106,7 +106,7 @@ CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *shareData_out, CUdevicep
     REQUIRE(shareData_out && memory_find(ptr, &info) && info.kind == MEMORY_POOL && info.pool);
     pool = info.pool;
     REQUIRE(pool->reserve.share && info.base == ptr);
-    result = place_of(ptr, pool->reserve.share - 1, BLOCK_MAGIC, &place);
+    result = import_find_place(ptr, pool->reserve.share - 1, BLOCK_MAGIC, &place);
     if (result == CUDA_SUCCESS)
         memcpy(shareData_out, &place, sizeof(place));
     return result;
@@ -123,6 +123,6 @@ CUresult cuMemPoolImportPointer(CUdeviceptr *ptr_out, CUmemoryPool pool,
     found = pool_find(pool);
     REQUIRE(ptr_out && found && found->holder && shareData);
     memcpy(&place, shareData, sizeof(place));
-    result = place_check(&place, BLOCK_MAGIC);
-    return result == CUDA_SUCCESS ? place_import(NULL, &place, ptr_out) : result;
+    result = import_check_place(&place, BLOCK_MAGIC);
+    return result == CUDA_SUCCESS ? import_place(NULL, &place, ptr_out) : result;
 }

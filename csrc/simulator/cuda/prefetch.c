@@ -50,7 +50,7 @@ static CUresult prefetch(struct stream *stream, CUdeviceptr address, size_t byte
         return result;
     order.ns = (uint64_t) ((double) bytes * 1e9 /
                            (double) process.machine->config.devices[stream->device].pcie_bandwidth);
-    return stream_submit(stream, &order, NULL);
+    return queue_submit(stream, &order, NULL);
 }
 
 STREAM_CALL(cuMemPrefetchAsync,

@@ -43,8 +43,8 @@ static unsigned int driver_version(void)
     return (unsigned int) version;
 }
 
-static CUdriverProcAddressQueryResult look_up(const char *base, unsigned int version,
-                                              bool per_thread, void **entry)
+static CUdriverProcAddressQueryResult lookup(const char *base, unsigned int version,
+                                             bool per_thread, void **entry)
 {
     CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
     size_t first = find_base(base);
@@ -88,7 +88,7 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **entry, int version, cuui
     CUdriverProcAddressQueryResult found;
 
     REQUIRE(symbol && entry && flags_are_valid(flags));
-    found = look_up(symbol, (unsigned int) version, wants_per_thread(flags), entry);
+    found = lookup(symbol, (unsigned int) version, wants_per_thread(flags), entry);
     if (status)
         *status = found;
     return CUDA_SUCCESS;
@@ -100,7 +100,7 @@ CUresult cuGetProcAddress(const char *symbol, void **entry, int version, cuuint6
     void *found;
 
     REQUIRE(symbol && entry && flags_are_valid(flags));
-    if (look_up(symbol, (unsigned int) version, wants_per_thread(flags), &found) !=
+    if (lookup(symbol, (unsigned int) version, wants_per_thread(flags), &found) !=
         CU_GET_PROC_ADDRESS_SUCCESS)
         return CUDA_ERROR_NOT_FOUND;
     *entry = found;

@@ -11,11 +11,11 @@ CUresult cuProfilerStop(void);
 CUresult cuProfilerStart(void)
 {
     ENTER();
-    return context_current() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+    return current_context() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 CUresult cuProfilerStop(void)
 {
     ENTER();
-    return context_current() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+    return current_context() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }

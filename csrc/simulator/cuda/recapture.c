@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* recapture.c -- captures into a graph that has its nodes already. */
-#include "cuda/captureparts.h"
+#include "cuda/capture_parts.h"
 
 #include <string.h>
 
@@ -11,7 +11,7 @@ static bool stands_behind(const struct node *node, const struct tails *behind)
     size_t found = 0;
 
     for (size_t i = 0; i < behind->count; i++)
-        found += edge_exists(node_find(behind->nodes[i]), node);
+        found += graph_edge_exists(graph_find_node(behind->nodes[i]), node);
     return found == behind->count && node->before_count == behind->count;
 }
 
@@ -97,26 +97,27 @@ static bool is_same_memory(const struct node *node, const void *argument)
     return true;
 }
 
-static CUresult become(const struct recapture *again, struct node *node, node_set *set,
+static CUresult become(const struct recapture *again, struct node *node, graph_node_set *set,
                        const void *argument)
 {
     struct graph *apart = graph_make();
     struct node *now;
-    CUresult result = apart ? node_add(apart, node->type, NULL, 0, &now) : CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result =
+        apart ? graph_add_node(apart, node->type, NULL, 0, &now) : CUDA_ERROR_OUT_OF_MEMORY;
 
     if (result == CUDA_SUCCESS)
         result = set(now, argument);
     if (result == CUDA_SUCCESS)
         result = tell(again, node, now);
     if (result == CUDA_SUCCESS)
-        result = node_take_over(node, now);
+        result = graph_node_take_over(node, now);
     if (apart)
         graph_free(apart);
     return result;
 }
 
 CUresult recapture_node(struct session *session, CUgraphNodeType type, const struct tails *behind,
-                        node_set *set, const void *argument, struct node **node)
+                        graph_node_set *set, const void *argument, struct node **node)
 {
     struct recapture *again = &session->again;
     CUresult result = CUDA_SUCCESS;

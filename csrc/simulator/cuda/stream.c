@@ -87,7 +87,8 @@ CUresult stream_open_default(struct work_context *work)
     return result;
 }
 
-void stream_each(struct work_context *work, struct CUctx_st *green, stream_visit *visit, void *data)
+void stream_each(struct work_context *work, struct CUctx_st *green, stream_visitor *visit,
+                 void *data)
 {
     pthread_mutex_lock(&lock);
     for (struct stream *stream = work->streams; stream; stream = stream->next)
@@ -162,7 +163,7 @@ CUresult stream_query(struct stream *stream)
 {
     struct moment moment = {stream->device, stream->last};
     bool done = stream == stream->work->legacy ? queue_is_ordered_work_done(stream->device)
-                                               : moment_is_past(&moment);
+                                               : queue_moment_is_past(&moment);
     int error = atomic_load(&stream->work->error);
 
     if (error)
@@ -177,11 +178,11 @@ CUresult stream_synchronize(struct stream *stream)
     /* The legacy stream waits for all streams that wait for it: only a mark shows when. */
     if (stream == stream->work->legacy && !queue_is_ordered_work_done(stream->device)) {
         struct work_order mark = {.engine = ENGINE_NONE};
-        CUresult result = stream_submit(stream, &mark, &moment);
+        CUresult result = queue_submit(stream, &mark, &moment);
         if (result != CUDA_SUCCESS)
             return result;
     }
-    moment_wait(&moment);
+    queue_moment_wait(&moment);
     pool_trim_all(stream->device);
     return (CUresult) atomic_load(&stream->work->error);
 }
@@ -222,18 +223,18 @@ CUresult cuCtxGetStreamPriorityRange(int *leastPriority, int *greatestPriority)
     return CUDA_SUCCESS;
 }
 
-CUresult enter_stream(const char *name, struct process_call *call, CUstream handle, bool per_thread,
+CUresult stream_enter(const char *name, struct process_call *call, CUstream handle, bool per_thread,
                       struct stream **stream)
 {
     struct work_context *work;
     CUresult result = process_enter(name, call);
 
     if (result == CUDA_SUCCESS)
-        result = context_enter(&work);
+        result = process_enter_context(&work);
     return result == CUDA_SUCCESS ? stream_find(work, handle, per_thread, stream) : result;
 }
 
-CUresult enter_again(CUstream handle, bool per_thread, struct stream **stream)
+CUresult stream_enter_again(CUstream handle, bool per_thread, struct stream **stream)
 {
     ENTER_STREAM(handle, per_thread, stream);
     return CUDA_SUCCESS;
@@ -243,7 +244,7 @@ CUresult cuStreamDestroy_v2(CUstream hStream)
 {
     PROCESS_CALL(this_call);
     struct stream *stream = NULL; /* stays so if the error is not the stream's */
-    CUresult result = enter_stream(__func__, &this_call, hStream, false, &stream);
+    CUresult result = stream_enter(__func__, &this_call, hStream, false, &stream);
 
     if (!stream || (result != CUDA_SUCCESS && result != CUDA_ERROR_STREAM_DETACHED))
         return result;
@@ -357,7 +358,7 @@ STREAM_CALL(cuStreamSetAttribute,
 static CUresult copy_attributes(struct stream *to, CUstream source, bool per_thread)
 {
     struct stream *from;
-    CUresult result = enter_again(source, per_thread, &from);
+    CUresult result = stream_enter_again(source, per_thread, &from);
 
     if (result == CUDA_SUCCESS)
         to->priority = from->priority;

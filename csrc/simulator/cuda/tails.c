@@ -51,7 +51,8 @@ bool tails_cover(const struct tails *tails, const struct tails *others)
     for (size_t i = 0; i < others->count; i++) {
         bool found = false;
         for (size_t j = 0; j < tails->count; j++)
-            found |= comes_before(node_find(others->nodes[i]), node_find(tails->nodes[j]));
+            found |=
+                comes_before(graph_find_node(others->nodes[i]), graph_find_node(tails->nodes[j]));
         if (!found)
             return false;
     }

@@ -201,9 +201,9 @@ CUresult transfer_submit(struct stream *stream, const struct transfer *asked,
     if (stream->capture)
         return capture_add_transfer(stream, &transfer);
     order.ns = transfer_duration(order.ns);
-    result = stream_submit(stream, &order, &moment);
+    result = queue_submit(stream, &order, &moment);
     if (result == CUDA_SUCCESS && wait == TRANSFER_WAITS) {
-        moment_wait(&moment);
+        queue_moment_wait(&moment);
         result = (CUresult) atomic_load(&stream->work->error);
     }
     return result;

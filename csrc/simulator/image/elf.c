@@ -42,7 +42,7 @@ static bool read_section(const struct elf *elf, uint64_t index, Elf64_Shdr *sect
     memcpy(section, elf->bytes.data + elf->sections_at + index * sizeof(*section),
            sizeof(*section));
     return section->sh_type == SHT_NOBITS ||
-           bytes_hold(elf->bytes, section->sh_offset, section->sh_size);
+           image_bytes_hold(elf->bytes, section->sh_offset, section->sh_size);
 }
 
 static struct bytes section_bytes(const struct elf *elf, const Elf64_Shdr *section)
@@ -72,13 +72,13 @@ static bool open_elf(struct elf *elf, struct image *image, struct bytes bytes)
     Elf64_Ehdr header;
     Elf64_Shdr section;
 
-    if (!bytes_hold(bytes, 0, sizeof(header)))
+    if (!image_bytes_hold(bytes, 0, sizeof(header)))
         return false;
     memcpy(&header, bytes.data, sizeof(header));
     if (memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_ident[EI_CLASS] != ELFCLASS64 ||
         header.e_ident[EI_DATA] != ELFDATA2LSB || header.e_machine != CUDA_MACHINE ||
         header.e_shentsize != sizeof(Elf64_Shdr) ||
-        !bytes_hold(bytes, header.e_shoff, (uint64_t) header.e_shnum * sizeof(Elf64_Shdr)))
+        !image_bytes_hold(bytes, header.e_shoff, (uint64_t) header.e_shnum * sizeof(Elf64_Shdr)))
         return false;
     *elf = (struct elf) {bytes, header.e_shoff, header.e_shnum, {0}, {0}, {0}, false};
     image->binary_version = header.e_ident[EI_ABIVERSION] >= ABI_WITH_WIDE_FLAGS

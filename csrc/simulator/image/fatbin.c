@@ -89,7 +89,7 @@ enum image_status fatbin_read(struct image *image, struct bytes bytes, unsigned 
     struct bytes content = {NULL, 0};
     unsigned int best_suitability = 0;
 
-    if (!bytes_hold(bytes, 0, sizeof(head)))
+    if (!image_bytes_hold(bytes, 0, sizeof(head)))
         return IMAGE_INVALID;
     memcpy(&head, bytes.data, sizeof(head));
     if (head.header_size < sizeof(head))
@@ -97,11 +97,11 @@ enum image_status fatbin_read(struct image *image, struct bytes bytes, unsigned 
     for (uint64_t at = head.header_size; at < bytes.size;) {
         struct part part;
 
-        if (!bytes_hold(bytes, at, sizeof(part)))
+        if (!image_bytes_hold(bytes, at, sizeof(part)))
             return IMAGE_INVALID;
         memcpy(&part, bytes.data + at, sizeof(part));
-        if (part.header_size < sizeof(part) || !bytes_hold(bytes, at, part.header_size) ||
-            !bytes_hold(bytes, at + part.header_size, part.size))
+        if (part.header_size < sizeof(part) || !image_bytes_hold(bytes, at, part.header_size) ||
+            !image_bytes_hold(bytes, at + part.header_size, part.size))
             return IMAGE_INVALID;
         if (suitability(&part, sm) > best_suitability) {
             best_suitability = suitability(&part, sm);

@@ -141,7 +141,7 @@ static enum image_status measure_text(struct source source, uint64_t *size)
 }
 
 /* PTX starts with white space, comments or a directive. */
-static bool looks_like_text(const unsigned char *start, size_t size)
+static bool is_text(const unsigned char *start, size_t size)
 {
     for (size_t i = 0; i < size; i++)
         if ((start[i] < ' ' && !strchr("\t\n\v\f\r", start[i])) || start[i] > '~')
@@ -184,7 +184,7 @@ static enum image_status read_source(struct image *image, struct source source, 
         memcpy(&head, start, sizeof(head));
         whole = head.size <= IMAGE_MAXIMUM_BYTES ? head.header_size + head.size : UINT64_MAX;
         status = IMAGE_OK;
-    } else if (looks_like_text(start, strnlen((char *) start, size))) {
+    } else if (is_text(start, strnlen((char *) start, size))) {
         status = measure_text(source, &whole);
         magic = 0;
     } else {

@@ -20,7 +20,7 @@ struct bytes {
 };
 
 /* Whether count bytes at offset lie within; cannot overflow. */
-static inline bool bytes_hold(struct bytes bytes, uint64_t offset, uint64_t count)
+static inline bool image_bytes_hold(struct bytes bytes, uint64_t offset, uint64_t count)
 {
     return offset <= bytes.size && count <= bytes.size - offset;
 }

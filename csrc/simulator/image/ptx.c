@@ -17,7 +17,7 @@ struct token {
 struct reader {
     const char *at;
     const char *end;
-    struct token token; /* the one being looked at */
+    struct token token; /* the one being read */
 };
 
 static bool is_word(char c)

@@ -87,7 +87,7 @@ void command_answer(struct control *control, const char *words, FILE *answer)
     char name[64] = "", first[64] = "", second[64] = "";
     int count = sscanf(words, "%63s %63s %63s", name, first, second);
 
-    server_look(control);
+    server_poll(control);
     if (!strcmp(name, "get_server_list")) {
         if (control->server > 0)
             fprintf(answer, "%d\n", (int) control->server);

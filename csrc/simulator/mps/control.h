@@ -55,7 +55,7 @@ bool server_start(struct control *control, uid_t uid);
 void server_end(struct control *control);
 
 /* Note the server's end, if it has ended. */
-void server_look(struct control *control);
+void server_poll(struct control *control);
 
 /* The number of clients that are connected. */
 size_t control_clients(const struct control *control);

@@ -23,7 +23,7 @@
 
 #define PID_FILE "nvidia-cuda-mps-control.pid"
 
-enum { LOOK_MS = 20 };
+enum { POLL_MS = 20 };
 
 static const char usage[] =
     "usage: nvidia-cuda-mps-control [-d | -f] [-multiuser-server]\n"
@@ -67,7 +67,7 @@ static bool admit(struct control *control, struct connection *client)
 {
     struct machine_slot *slots = control->machine->state->slots;
 
-    server_look(control);
+    server_poll(control);
     if (control->server > 0 && !control->is_multiuser && client->uid != control->server_uid) {
         client->state = CONNECTION_WAITING;
         if (control_clients(control))
@@ -188,8 +188,8 @@ static void serve(struct control *control, int listener)
         polled[0] = (struct pollfd) {.fd = listener, .events = POLLIN};
         for (size_t i = 0; i < count; i++)
             polled[i + 1] = (struct pollfd) {.fd = control->connections[i].fd, .events = POLLIN};
-        poll(polled, count + 1, LOOK_MS);
-        server_look(control);
+        poll(polled, count + 1, POLL_MS);
+        server_poll(control);
         for (size_t i = count; i-- > 0;)
             if (polled[i + 1].revents && !receive(control, &control->connections[i]))
                 drop(control, i);

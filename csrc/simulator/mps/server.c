@@ -116,7 +116,7 @@ void server_end(struct control *control)
     note_end(control, status);
 }
 
-void server_look(struct control *control)
+void server_poll(struct control *control)
 {
     int status;
 

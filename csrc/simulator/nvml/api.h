@@ -63,7 +63,7 @@ nvmlReturn_t nvml_enter_device(const char *name, nvmlDevice_t device);
 nvmlReturn_t nvml_enter_any(const char *name, nvmlDevice_t device);
 
 /* Read the MIG devices again, if they changed. */
-void nvml_look(void);
+void nvml_refresh(void);
 
 /* Return text as NVML does: INVALID_ARGUMENT for no buffer, INSUFFICIENT_SIZE for a short one. */
 nvmlReturn_t nvml_give_text(char *buffer, unsigned int length, const char *text);

@@ -23,7 +23,7 @@
 #define KNOWN_TYPES                                                                          \
     (nvmlEventTypeSingleBitEccError | nvmlEventTypeDoubleBitEccError | nvmlEventTypePState | \
      nvmlEventTypeXidCriticalError | nvmlEventTypeClock)
-#define LOOK_NS  100000000L
+#define POLL_NS  100000000L
 #define WATCH_MS 1000
 
 enum { EVENT_QUEUE = 64 };
@@ -31,7 +31,7 @@ enum { EVENT_QUEUE = 64 };
 struct nvmlEventSet_st {
     pthread_mutex_t lock;
     unsigned long long types[SOURCE_DEVICES];
-    uint64_t stamp; /* of the faults file, as last looked at */
+    uint64_t stamp; /* of the faults file, as last read */
     int watch;      /* readable once a file of the machine's folder has changed; -1: none */
     size_t first, count;
     nvmlEventData_t queue[EVENT_QUEUE];
@@ -98,7 +98,7 @@ static void add_event(void *context, const struct fault_xid *xid)
 }
 
 /* Collect the events since the set's last check. Called with its lock held. */
-static void look(struct nvmlEventSet_st *set)
+static void read_faults(struct nvmlEventSet_st *set)
 {
     uint64_t stamp = source_faults_stamp();
 
@@ -115,7 +115,7 @@ nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long ty
     if (types & ~(unsigned long long) KNOWN_TYPES)
         return NVML_ERROR_NOT_SUPPORTED;
     pthread_mutex_lock(&set->lock);
-    look(set); /* so that this device gets no earlier events */
+    read_faults(set); /* so that this device gets no earlier events */
     set->types[device->index] |= types;
     pthread_mutex_unlock(&set->lock);
     return NVML_SUCCESS;
@@ -124,7 +124,7 @@ nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long ty
 static bool take(struct nvmlEventSet_st *set, nvmlEventData_t *event)
 {
     pthread_mutex_lock(&set->lock);
-    look(set);
+    read_faults(set);
     bool any = set->count != 0;
     if (any) {
         *event = set->queue[set->first];
@@ -148,7 +148,7 @@ static void wait_for_change(int watch, uint64_t for_ms)
     char changes[1024];
 
     if (watch < 0) {
-        nanosleep(&(struct timespec) {.tv_nsec = LOOK_NS}, NULL);
+        nanosleep(&(struct timespec) {.tv_nsec = POLL_NS}, NULL);
         return;
     }
     poll(&(struct pollfd) {.fd = watch, .events = POLLIN}, 1,

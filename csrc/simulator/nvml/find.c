@@ -47,7 +47,7 @@ static nvmlReturn_t find_uuid(const char *uuid, nvmlDevice_t *device)
     unsigned int gpu_instance, compute_instance;
     char parent[64], end;
 
-    nvml_look();
+    nvml_refresh();
     for (unsigned int i = 0; i < SOURCE_DEVICES; i++) {
         if (nvml_device(i)->is_live && !strcasecmp(nvml_device(i)->uuid, uuid)) {
             *device = nvml_device(i);

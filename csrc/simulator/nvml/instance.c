@@ -550,7 +550,7 @@ static nvmlReturn_t give_compute(nvmlComputeInstance_t compute, bool with_handle
     mig_release();
     if (!found.live)
         return NVML_ERROR_NOT_FOUND;
-    nvml_look();
+    nvml_refresh();
     *info = (nvmlComputeInstanceInfo_t) {
         .device = nvml_device(with_handle ? found.unit : ids.gpu),
         .gpuInstance = &gpu_places[ids.gpu][ids.instance],

@@ -157,15 +157,15 @@ nvmlReturn_t nvml_enter_any(const char *name, nvmlDevice_t device)
     nvmlReturn_t result = nvml_enter(name);
     if (result != NVML_SUCCESS)
         return result;
-    nvml_look();
+    nvml_refresh();
     if (!device->is_live)
         return NVML_ERROR_INVALID_ARGUMENT;
     return source_lost(device->parent) ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
 }
 
-void nvml_look(void)
+void nvml_refresh(void)
 {
-    source_look(devices);
+    source_refresh(devices);
 }
 
 nvmlReturn_t nvml_give_text(char *buffer, unsigned int length, const char *text)

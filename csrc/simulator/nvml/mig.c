@@ -88,7 +88,7 @@ nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned i
         return NVML_ERROR_NOT_SUPPORTED;
     if (index >= SOURCE_MIG_DEVICES)
         return NVML_ERROR_INVALID_ARGUMENT;
-    nvml_look();
+    nvml_refresh();
     for (unsigned int unit = nvml_device_count(); unit < SOURCE_DEVICES; unit++) {
         nvmlDevice_t found = nvml_device(unit);
 

@@ -69,7 +69,7 @@ nvmlReturn_t source_open(struct nvmlDevice_st *devices, unsigned int *count)
             return result;
     }
     *count = machine->config.device_count;
-    fault_look(machine);
+    fault_poll(machine);
     return NVML_SUCCESS;
 }
 
@@ -139,7 +139,7 @@ nvmlReturn_t source_set_mig(unsigned int device, bool enabled)
 }
 
 /* Describe a GPU's compute instances; marks them in seen. */
-static void look_at(struct nvmlDevice_st *devices, uint32_t gpu, bool *seen)
+static void refresh_device(struct nvmlDevice_st *devices, uint32_t gpu, bool *seen)
 {
     const struct mig_gpu *state = mig_hold(machine, gpu);
     unsigned int index = 0;
@@ -166,13 +166,13 @@ static void look_at(struct nvmlDevice_st *devices, uint32_t gpu, bool *seen)
     mig_release();
 }
 
-void source_look(struct nvmlDevice_st *devices)
+void source_refresh(struct nvmlDevice_st *devices)
 {
     bool seen[SOURCE_DEVICES] = {false};
 
     for (uint32_t gpu = 0; gpu < machine->config.device_count; gpu++)
         if (mig_is_possible(machine, gpu))
-            look_at(devices, gpu, seen);
+            refresh_device(devices, gpu, seen);
     for (uint32_t unit = machine->config.device_count; unit < SOURCE_DEVICES; unit++)
         if (!seen[unit])
             devices[unit].is_live = false;
@@ -200,7 +200,7 @@ nvmlReturn_t source_mig_attributes(nvmlDevice_t device, nvmlDeviceAttributes_t *
 
 uint64_t source_faults_stamp(void)
 {
-    fault_look(machine);
+    fault_poll(machine);
     return fault_stamp();
 }
 
@@ -233,7 +233,7 @@ bool source_own_limit(unsigned int device, struct cgroup_figures *figures)
     if (!source_has_limits())
         return false;
     cgroup_find(&chain);
-    return cgroup_look(machine, device, &chain, figures);
+    return cgroup_read(machine, device, &chain, figures);
 }
 
 bool source_has_limits(void)

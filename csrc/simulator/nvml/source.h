@@ -54,7 +54,7 @@ unsigned int source_minor(unsigned int device);
 nvmlReturn_t source_set_mig(unsigned int device, bool enabled);
 
 /* Describe the compute instances in devices (room for SOURCE_DEVICES), if they changed. */
-void source_look(struct nvmlDevice_st *devices);
+void source_refresh(struct nvmlDevice_st *devices);
 
 /* The attributes of a MIG device. */
 nvmlReturn_t source_mig_attributes(nvmlDevice_t device, nvmlDeviceAttributes_t *attributes);

@@ -194,7 +194,7 @@ static void child_keeps_its_dead_parents_memory(void)
     CHECK_EQUAL("it is held", used(), 300 * MIB);
     if (orphan)
         kill(orphan, SIGKILL);
-    for (int looks = 0; looks < 10000 && used(); looks++)
+    for (int tries = 0; tries < 10000 && used(); tries++)
         usleep(1000);
     CHECK_EQUAL("until the child has ended, too", used(), 0);
 }

@@ -66,7 +66,7 @@ static void end(struct hand *hand)
     hand->context = NULL;
 }
 
-static void look(struct hand *hand)
+static void query(struct hand *hand)
 {
     size_t available, total, whole;
 
@@ -114,7 +114,7 @@ static void nonsense(struct hand *hand)
 
 void context_work(struct hand *hand)
 {
-    static void (*const deeds[])(struct hand *) = {look, look, trim, limit, keep, nonsense};
+    static void (*const deeds[])(struct hand *) = {query, query, trim, limit, keep, nonsense};
 
     if (hand->thread == WITHOUT) {
         return;
@@ -130,7 +130,7 @@ void context_work(struct hand *hand)
 }
 
 /* Memory that a tenant freed while others had it open stays charged until its next query. */
-void context_look_everywhere(struct hand *hand)
+void context_search_all(struct hand *hand)
 {
     CUcontext own, primary;
 
@@ -139,7 +139,7 @@ void context_look_everywhere(struct hand *hand)
         if (!GOT(cuDevicePrimaryCtxRetain(&primary, device)))
             continue; /* that was the query */
         MUST(cuCtxSetCurrent(primary));
-        look(hand);
+        query(hand);
         MUST(cuDevicePrimaryCtxRelease(device));
     }
     MUST(cuCtxSetCurrent(own));

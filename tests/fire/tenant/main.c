@@ -37,7 +37,7 @@ static void obey(struct hand *hand, enum order order)
     context_rest(hand);
     if (order == ORDER_CLEAR && hand->thread == 0) {
         share_receive_all(hand);
-        context_look_everywhere(hand);
+        context_search_all(hand);
     }
     hand_does(hand, "rest");
     atomic_store(&hand->board->obeyed, order);

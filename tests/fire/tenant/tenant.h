@@ -118,7 +118,7 @@ cuuint64_t ordered_keep(struct hand *hand); /* a pool's threshold: no, some, or 
 void context_begin(struct hand *hand);
 void context_work(struct hand *hand); /* neither takes nor gives */
 void context_rest(struct hand *hand);
-void context_look_everywhere(struct hand *hand);
+void context_search_all(struct hand *hand);
 
 /* --- share.c --- */
 void share_begin(void);

@@ -10,7 +10,7 @@
 #include "shim/cuda/work/pace.h"
 #include "shim/driver.h"
 #include "shim/lifecycle.h"
-#include "core/lock.h"
+#include "core/mutex.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -80,7 +80,7 @@ struct context *context_register(CUcontext handle, unsigned device, int primary,
 {
     struct context *context;
 
-    lock_mutex(&registry_lock, LOCK_CONTEXTS);
+    mutex_lock(&registry_lock, LOCK_CONTEXTS);
     context = find_staying(handle);
     if (context) {
         context->primary |= primary; /* it may have been in use before it was retained here */
@@ -96,7 +96,7 @@ struct context *context_register(CUcontext handle, unsigned device, int primary,
             __atomic_store_n(&context->handle, handle, __ATOMIC_RELEASE);
         }
     }
-    unlock_mutex(&registry_lock, LOCK_CONTEXTS);
+    mutex_unlock(&registry_lock, LOCK_CONTEXTS);
     return context;
 }
 
@@ -105,11 +105,11 @@ void context_change_reserve(struct context *context, uint32_t life, int64_t byte
     unsigned device = context->device;
     int over;
 
-    lock_mutex(&registry_lock, LOCK_CONTEXTS);
+    mutex_lock(&registry_lock, LOCK_CONTEXTS);
     over = context_life(context) != life;
     if (!over)
         context->reserve += (uint64_t) bytes;
-    unlock_mutex(&registry_lock, LOCK_CONTEXTS);
+    mutex_unlock(&registry_lock, LOCK_CONTEXTS);
     if (bytes < 0 && !over)
         ledger_refund(&shim.ledger, device, (uint64_t) -bytes);
     else if (bytes > 0 && over)
@@ -142,14 +142,14 @@ void context_forget(struct context *context, uint32_t life)
                                      __ATOMIC_SEQ_CST))
         return;
     lifecycle_context_ended(context);
-    lock_mutex(&registry_lock, LOCK_CONTEXTS);
+    mutex_lock(&registry_lock, LOCK_CONTEXTS);
     reserve = context->reserve;
     for (struct context *part = contexts; part; part = part->next)
         if (part->is_part == context)
             __atomic_store_n(&part->handle, NULL, __ATOMIC_RELEASE);
     __atomic_store_n(&context->leaving, 0, __ATOMIC_RELEASE);
     __atomic_store_n(&context->handle, NULL, __ATOMIC_RELEASE);
-    unlock_mutex(&registry_lock, LOCK_CONTEXTS);
+    mutex_unlock(&registry_lock, LOCK_CONTEXTS);
     ledger_refund(&shim.ledger, device, reserve);
     pool_charge_reread((int) device);
 }
@@ -178,7 +178,7 @@ void context_add_part(CUcontext handle, unsigned device)
     struct context *primary;
     struct context *part;
 
-    lock_mutex(&registry_lock, LOCK_CONTEXTS);
+    mutex_lock(&registry_lock, LOCK_CONTEXTS);
     primary = context_find_primary(device);
     part = primary && !find_staying(handle) ? unused_record() : NULL;
     /* Without a record it will be found when it is used, and charged as a context. */
@@ -188,25 +188,25 @@ void context_add_part(CUcontext handle, unsigned device)
         part->is_part = primary;
         __atomic_store_n(&part->handle, handle, __ATOMIC_RELEASE);
     }
-    unlock_mutex(&registry_lock, LOCK_CONTEXTS);
+    mutex_unlock(&registry_lock, LOCK_CONTEXTS);
 }
 
 void context_mark_part(CUcontext handle, int leaving)
 {
-    lock_mutex(&registry_lock, LOCK_CONTEXTS);
+    mutex_lock(&registry_lock, LOCK_CONTEXTS);
     for (struct context *part = contexts; part && handle; part = part->next)
         if (part->handle == handle && part->is_part)
             __atomic_store_n(&part->leaving, leaving, __ATOMIC_RELEASE);
-    unlock_mutex(&registry_lock, LOCK_CONTEXTS);
+    mutex_unlock(&registry_lock, LOCK_CONTEXTS);
 }
 
 void context_remove_part(CUcontext handle)
 {
-    lock_mutex(&registry_lock, LOCK_CONTEXTS);
+    mutex_lock(&registry_lock, LOCK_CONTEXTS);
     for (struct context *part = contexts; part && handle; part = part->next)
         if (part->handle == handle && part->is_part && part->leaving)
             __atomic_store_n(&part->handle, NULL, __ATOMIC_RELEASE);
-    unlock_mutex(&registry_lock, LOCK_CONTEXTS);
+    mutex_unlock(&registry_lock, LOCK_CONTEXTS);
 }
 
 void context_each_part(const struct context *primary, void (*end)(CUcontext))

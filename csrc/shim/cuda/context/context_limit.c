@@ -8,7 +8,7 @@
 #include "shim/cuda/context/context_limit.h"
 #include "shim/cuda/memory/charge.h"
 #include "shim/driver.h"
-#include "core/lock.h"
+#include "core/mutex.h"
 
 #include <pthread.h>
 
@@ -131,8 +131,8 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value)
         charge_refund(&charge);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    lock_mutex(&limit_lock, LOCK_CONTEXT_LIMIT);
+    mutex_lock(&limit_lock, LOCK_CONTEXT_LIMIT);
     result = set(charge.context, charge.life, limit, value);
-    unlock_mutex(&limit_lock, LOCK_CONTEXT_LIMIT);
+    mutex_unlock(&limit_lock, LOCK_CONTEXT_LIMIT);
     return result;
 }

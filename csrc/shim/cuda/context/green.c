@@ -11,7 +11,7 @@
 #include "shim/cuda/work/pace.h"
 #include "shim/cuda/context/primary.h"
 #include "shim/driver.h"
-#include "core/lock.h"
+#include "core/mutex.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -35,10 +35,10 @@ void green_after_fork(void)
 
 static void add(struct green *green)
 {
-    lock_mutex(&lock, LOCK_GREEN);
+    mutex_lock(&lock, LOCK_GREEN);
     green->next = greens;
     greens = green;
-    unlock_mutex(&lock, LOCK_GREEN);
+    mutex_unlock(&lock, LOCK_GREEN);
 }
 
 static struct green *take(CUgreenCtx handle)
@@ -46,13 +46,13 @@ static struct green *take(CUgreenCtx handle)
     struct green **link = &greens;
     struct green *green;
 
-    lock_mutex(&lock, LOCK_GREEN);
+    mutex_lock(&lock, LOCK_GREEN);
     while (*link && (*link)->handle != handle)
         link = &(*link)->next;
     green = *link;
     if (green)
         *link = green->next;
-    unlock_mutex(&lock, LOCK_GREEN);
+    mutex_unlock(&lock, LOCK_GREEN);
     return green;
 }
 
@@ -61,35 +61,35 @@ static CUgreenCtx unnamed(unsigned in_vain)
 {
     CUgreenCtx handle = NULL;
 
-    lock_mutex(&lock, LOCK_GREEN);
+    mutex_lock(&lock, LOCK_GREEN);
     for (const struct green *green = greens; green && !handle; green = green->next)
         if (!green->context && in_vain-- == 0)
             handle = green->handle;
-    unlock_mutex(&lock, LOCK_GREEN);
+    mutex_unlock(&lock, LOCK_GREEN);
     return handle;
 }
 
 /* Set its CUcontext handle, unless it was destroyed meanwhile. */
 static void name(CUgreenCtx handle, CUcontext context)
 {
-    lock_mutex(&lock, LOCK_GREEN);
+    mutex_lock(&lock, LOCK_GREEN);
     for (struct green *green = greens; green; green = green->next)
         if (green->handle == handle && !green->context) {
             green->context = context;
             context_add_part(context, green->device);
         }
-    unlock_mutex(&lock, LOCK_GREEN);
+    mutex_unlock(&lock, LOCK_GREEN);
 }
 
 int green_exists(unsigned device)
 {
     const struct green *green;
 
-    lock_mutex(&lock, LOCK_GREEN);
+    mutex_lock(&lock, LOCK_GREEN);
     green = greens;
     while (green && green->device != device)
         green = green->next;
-    unlock_mutex(&lock, LOCK_GREEN);
+    mutex_unlock(&lock, LOCK_GREEN);
     return green != NULL;
 }
 

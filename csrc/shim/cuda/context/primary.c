@@ -9,7 +9,7 @@
 #include "shim/cuda/context/green.h"
 #include "shim/cuda/work/pace.h"
 #include "shim/driver.h"
-#include "core/lock.h"
+#include "core/mutex.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -55,14 +55,14 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice ordinal)
     if (!context || device < 0)
         return driver.cuDevicePrimaryCtxRetain(context, ordinal);
 
-    lock_mutex(&lock, LOCK_PRIMARY);
+    mutex_lock(&lock, LOCK_PRIMARY);
     if (context_find_primary((unsigned) device))
         result = driver.cuDevicePrimaryCtxRetain(context, ordinal);
     else
         result = retain_first(context, ordinal, (unsigned) device);
     if (result == CUDA_SUCCESS)
         retained[device]++;
-    unlock_mutex(&lock, LOCK_PRIMARY);
+    mutex_unlock(&lock, LOCK_PRIMARY);
     return result;
 }
 
@@ -81,13 +81,13 @@ static void forget_inactive_primary(CUdevice ordinal)
 
 void primary_enter(void)
 {
-    lock_mutex(&lock, LOCK_PRIMARY);
+    mutex_lock(&lock, LOCK_PRIMARY);
 }
 
 void primary_leave(CUdevice ordinal)
 {
     forget_inactive_primary(ordinal);
-    unlock_mutex(&lock, LOCK_PRIMARY);
+    mutex_unlock(&lock, LOCK_PRIMARY);
 }
 
 /* The handle of an active primary context that no hook saw being retained; NULL: there is none. */

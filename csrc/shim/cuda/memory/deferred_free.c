@@ -5,7 +5,7 @@
 #include "shim/cuda/memory/charge.h"
 #include "shim/cuda/memory/physical.h"
 #include "shim/driver.h"
-#include "core/lock.h"
+#include "core/mutex.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -61,11 +61,11 @@ void deferred_free_add(const struct allocation *allocation, CUstream stream,
     if (record_event(deferred, stream, record) != CUDA_SUCCESS)
         deferred->event = NULL;
     deferred->allocation = *allocation;
-    lock_mutex(&lock, LOCK_DEFERRED);
+    mutex_lock(&lock, LOCK_DEFERRED);
     deferred->next = waiting;
     waiting = deferred;
     __atomic_add_fetch(&deferred_free_count, 1, __ATOMIC_RELEASE);
-    unlock_mutex(&lock, LOCK_DEFERRED);
+    mutex_unlock(&lock, LOCK_DEFERRED);
 }
 
 /* Lock held. */
@@ -86,13 +86,13 @@ void deferred_free_context_ended(const struct context *context)
 {
     struct deferred **link = &waiting;
 
-    lock_mutex(&lock, LOCK_DEFERRED);
+    mutex_lock(&lock, LOCK_DEFERRED);
     while (*link)
         if ((*link)->allocation.owner == context || (*link)->context == context)
             settle(link);
         else
             link = &(*link)->next;
-    unlock_mutex(&lock, LOCK_DEFERRED);
+    mutex_unlock(&lock, LOCK_DEFERRED);
 }
 
 void deferred_free_settle_all(void)
@@ -101,7 +101,7 @@ void deferred_free_settle_all(void)
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     struct deferred **link = &waiting;
 
-    lock_mutex(&lock, LOCK_DEFERRED);
+    mutex_lock(&lock, LOCK_DEFERRED);
     driver.cuThreadExchangeStreamCaptureMode(&mode);
     while (*link) {
         CUevent event = (*link)->event;
@@ -115,7 +115,7 @@ void deferred_free_settle_all(void)
         driver.cuEventDestroy_v2(event);
     }
     driver.cuThreadExchangeStreamCaptureMode(&mode);
-    unlock_mutex(&lock, LOCK_DEFERRED);
+    mutex_unlock(&lock, LOCK_DEFERRED);
 }
 
 void deferred_free_after_fork(void)

@@ -5,7 +5,7 @@
 #include "shim/cuda/memory/share.h"
 #include "shim/driver.h"
 #include "core/shared_memory.h"
-#include "core/lock.h"
+#include "core/mutex.h"
 
 #include <pthread.h>
 
@@ -20,7 +20,7 @@ static int export_physical(struct physical *physical, const void *shareable,
     struct allocation *charge = &physical->charge;
     int done = 1;
 
-    lock_mutex(&lock, LOCK_EXPORTS);
+    mutex_lock(&lock, LOCK_EXPORTS);
     if (charge->bytes || charge->link) {
         link_t link = share_offer(charge->link, charge->device, charge->bytes, shareable, type);
 
@@ -28,7 +28,7 @@ static int export_physical(struct physical *physical, const void *shareable,
         if (done)
             charge->link = link;
     }
-    unlock_mutex(&lock, LOCK_EXPORTS);
+    mutex_unlock(&lock, LOCK_EXPORTS);
     return done;
 }
 
@@ -87,10 +87,10 @@ static CUresult enter(CUmemGenericAllocationHandle handle, const struct allocati
     if (!physical)
         return CUDA_ERROR_OUT_OF_MEMORY;
     physical->shared = 1;
-    lock_mutex(&lock, LOCK_EXPORTS);
+    mutex_lock(&lock, LOCK_EXPORTS);
     physical->charge.link = opened->link;
     physical->foreign = place >= 0 && !opened->link;
-    unlock_mutex(&lock, LOCK_EXPORTS);
+    mutex_unlock(&lock, LOCK_EXPORTS);
     if (is_multicast || physical->foreign)
         physical_keep_in_place(physical);
     return CUDA_SUCCESS;
@@ -142,14 +142,14 @@ CUresult export_settle(struct physical *physical, uint64_t bytes)
     struct allocation *charge = &physical->charge;
     CUresult result = CUDA_SUCCESS;
 
-    lock_mutex(&lock, LOCK_EXPORTS);
+    mutex_lock(&lock, LOCK_EXPORTS);
     if (charge->bytes < bytes) {
         result = charge_device(charge->device, bytes - charge->bytes);
         if (result == CUDA_SUCCESS)
             charge->bytes = bytes;
         shared_memory_resize(&shim.region, charge->link, charge->bytes);
     }
-    unlock_mutex(&lock, LOCK_EXPORTS);
+    mutex_unlock(&lock, LOCK_EXPORTS);
     return result;
 }
 

@@ -3,7 +3,8 @@
 #include "shim/cuda/memory/graph_memory.h"
 #include "shim/cuda/memory/charge.h"
 #include "shim/cuda/memory/pool.h"
-#include "core/lock.h"
+#include "core/mutex.h"
+#include "core/spin.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -71,14 +72,14 @@ static struct store *store_of(unsigned device)
 {
     struct store *store = &stores[device];
 
-    lock_mutex(&registry_lock, LOCK_GRAPH_STORES);
+    mutex_lock(&registry_lock, LOCK_GRAPH_STORES);
     if (!store->registered) {
         store->registered = 1;
         store->growth.source = &store_source;
         store->growth.device = device;
         pool_charge_register(&store->growth);
     }
-    unlock_mutex(&registry_lock, LOCK_GRAPH_STORES);
+    mutex_unlock(&registry_lock, LOCK_GRAPH_STORES);
     return store;
 }
 

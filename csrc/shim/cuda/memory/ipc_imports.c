@@ -3,7 +3,7 @@
  */
 #include "shim/cuda/memory/ipc_imports.h"
 #include "shim/suspension.h"
-#include "core/lock.h"
+#include "core/mutex.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -53,7 +53,7 @@ int ipc_imports_add(const struct allocation *allocation)
     if (!made)
         return -ENOMEM;
     *made = (struct opened) {.allocation = *allocation, .opens = 1};
-    lock_mutex(&lock, LOCK_IPC_IMPORTS);
+    mutex_lock(&lock, LOCK_IPC_IMPORTS);
     opened = *find(allocation->address);
     if (opened) {
         opened->opens++;
@@ -63,7 +63,7 @@ int ipc_imports_add(const struct allocation *allocation)
         if (is_foreign(made))
             suspension_count_unmovable(1);
     }
-    unlock_mutex(&lock, LOCK_IPC_IMPORTS);
+    mutex_unlock(&lock, LOCK_IPC_IMPORTS);
     if (opened) {
         free(made);
         charge_release(allocation);
@@ -78,7 +78,7 @@ int ipc_imports_take(CUdeviceptr address, struct allocation *taken)
     struct opened **place;
     struct opened *opened;
 
-    lock_mutex(&lock, LOCK_IPC_IMPORTS);
+    mutex_lock(&lock, LOCK_IPC_IMPORTS);
     place = find(address);
     opened = *place;
     if (opened) {
@@ -90,7 +90,7 @@ int ipc_imports_take(CUdeviceptr address, struct allocation *taken)
             taken->link = 0;
         }
     }
-    unlock_mutex(&lock, LOCK_IPC_IMPORTS);
+    mutex_unlock(&lock, LOCK_IPC_IMPORTS);
     return opened != NULL;
 }
 
@@ -98,7 +98,7 @@ void ipc_imports_context_ended(const struct context *owner)
 {
     struct opened **place = &all;
 
-    lock_mutex(&lock, LOCK_IPC_IMPORTS);
+    mutex_lock(&lock, LOCK_IPC_IMPORTS);
     while (*place) {
         struct allocation *allocation = &(*place)->allocation;
 
@@ -109,7 +109,7 @@ void ipc_imports_context_ended(const struct context *owner)
             place = &(*place)->next;
         }
     }
-    unlock_mutex(&lock, LOCK_IPC_IMPORTS);
+    mutex_unlock(&lock, LOCK_IPC_IMPORTS);
 }
 
 void ipc_imports_after_fork(void)

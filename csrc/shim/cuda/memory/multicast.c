@@ -13,7 +13,7 @@
 #include "shim/cuda/memory/physical.h"
 #include "shim/driver.h"
 #include "shim/shim.h"
-#include "core/lock.h"
+#include "core/spin.h"
 
 #include <stdlib.h>
 

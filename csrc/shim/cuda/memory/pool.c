@@ -8,7 +8,8 @@
 #include "shim/cuda/memory/pool.h"
 #include "shim/cuda/memory/pool_ranges.h"
 #include "shim/cuda/memory/pool_share.h"
-#include "core/lock.h"
+#include "core/mutex.h"
+#include "core/spin.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -160,7 +161,7 @@ static struct pool *keep(CUmemoryPool handle, unsigned device)
 {
     struct pool *pool;
 
-    lock_mutex(&registry_lock, LOCK_POOLS);
+    mutex_lock(&registry_lock, LOCK_POOLS);
     pool = search(handle);
     if (!pool && (pool = unused_record())) {
         pool->growth.device = device;
@@ -175,7 +176,7 @@ static struct pool *keep(CUmemoryPool handle, unsigned device)
         __atomic_store_n(&pools, pool, __ATOMIC_RELEASE);
         pool_charge_register(&pool->growth);
     }
-    unlock_mutex(&registry_lock, LOCK_POOLS);
+    mutex_unlock(&registry_lock, LOCK_POOLS);
     return pool;
 }
 
@@ -226,10 +227,10 @@ static struct pool *ask_current(unsigned device, CUresult *error)
     pool = keep(handle, device);
     if (!pool)
         *error = CUDA_ERROR_OUT_OF_MEMORY;
-    lock_mutex(&registry_lock, LOCK_POOLS);
+    mutex_lock(&registry_lock, LOCK_POOLS);
     if (before == pool_changes())
         __atomic_store_n(&current[device], pool, __ATOMIC_RELEASE);
-    unlock_mutex(&registry_lock, LOCK_POOLS);
+    mutex_unlock(&registry_lock, LOCK_POOLS);
     return pool;
 }
 
@@ -242,11 +243,11 @@ struct pool *pool_current(unsigned device, CUresult *error)
 
 static void forget_current(void)
 {
-    lock_mutex(&registry_lock, LOCK_POOLS);
+    mutex_lock(&registry_lock, LOCK_POOLS);
     __atomic_add_fetch(&changes, 1, __ATOMIC_SEQ_CST);
     for (unsigned device = 0; device < REGION_DEVICES; device++)
         __atomic_store_n(&current[device], NULL, __ATOMIC_RELEASE);
-    unlock_mutex(&registry_lock, LOCK_POOLS);
+    mutex_unlock(&registry_lock, LOCK_POOLS);
 }
 
 void pool_find_claim(struct claim *claim, unsigned before)

@@ -112,7 +112,7 @@ static CUresult allocate_from(struct pool *pool, const struct order *order, unsi
     if (unlikely(pool_charge_settle(&claim) != 0) && result == CUDA_SUCCESS)
         result = undo(pool, order);
     if (unlikely(__atomic_load_n(&pool->grew, __ATOMIC_RELAXED)))
-        pool_ranges_look(pool);
+        pool_ranges_read(pool);
     if (unlikely(result != CUDA_SUCCESS))
         pool_note_free(); /* the claim became no block */
     return result;

@@ -9,13 +9,13 @@
 #include "shim/cuda/work/capture.h"
 #include "shim/cuda/memory/charge.h"
 #include "core/shared_memory.h"
-#include "core/lock.h"
+#include "core/spin.h"
 
 #include <errno.h>
 #include <stddef.h>
 
-#define READS       16 /* queries before giving up, if others keep settling meanwhile */
-#define PATIENCE_NS UINT64_C(1000000)
+#define READS      16 /* queries before giving up, if others keep settling meanwhile */
+#define TIMEOUT_NS UINT64_C(1000000)
 
 struct pool_charge *pool_charges;
 
@@ -148,7 +148,7 @@ int pool_charge_rely(struct claim *claim)
  * for long. */
 static int rely_patiently(struct claim *claim)
 {
-    uint64_t deadline = clock_now_ns(CLOCK_MONOTONIC) + PATIENCE_NS;
+    uint64_t deadline = clock_now_ns(CLOCK_MONOTONIC) + TIMEOUT_NS;
 
     while (__atomic_load_n(&claim->growth->asking, __ATOMIC_RELAXED) &&
            clock_now_ns(CLOCK_MONOTONIC) < deadline)
@@ -310,7 +310,7 @@ void pool_charge_reread_all(int device)
 
 void pool_charge_begin_trim(struct pool_charge *growth, struct pool_charge_trim *trim)
 {
-    uint64_t deadline = clock_now_ns(CLOCK_MONOTONIC) + PATIENCE_NS;
+    uint64_t deadline = clock_now_ns(CLOCK_MONOTONIC) + TIMEOUT_NS;
 
     spin_lock(&growth->locked, LOCK_POOL);
     growth->trims++;

@@ -11,7 +11,7 @@
  */
 #include "shim/cuda/memory/pool_ranges.h"
 #include "shim/cuda/memory/charge.h"
-#include "core/lock.h"
+#include "core/spin.h"
 
 #include <stddef.h>
 #include <stdlib.h>
@@ -371,7 +371,7 @@ void pool_ranges_note_held(struct pool_charge *growth, const struct claim *claim
     spin_unlock(&locked, LOCK_POOL_RANGES);
 }
 
-void pool_ranges_look(struct pool *pool)
+void pool_ranges_read(struct pool *pool)
 {
     __atomic_store_n(&pool->grew, 0, __ATOMIC_RELAXED);
     if (!pool->followed && is_short(pool, pool->growth.held))

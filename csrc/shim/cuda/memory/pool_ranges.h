@@ -51,7 +51,7 @@ int pool_ranges_has(struct pool *pool, CUmemoryPool handle, const struct claim *
 void pool_ranges_note_held(struct pool_charge *growth, const struct claim *claim, int64_t more);
 
 /* The pool grew: decide whether to follow it from now on. */
-void pool_ranges_look(struct pool *pool);
+void pool_ranges_read(struct pool *pool);
 
 /* The driver did something unexpected: nothing is known to be free any more. */
 void pool_ranges_forget(struct pool *pool);

@@ -11,7 +11,8 @@
 #include "shim/cuda/memory/deferred_free.h"
 #include "shim/cuda/memory/physical.h"
 #include "shim/cuda/work/stream.h"
-#include "core/lock.h"
+#include "core/mutex.h"
+#include "core/spin.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -153,14 +154,14 @@ static CUresult map_arrays(const CUarrayMapInfo *list, unsigned int count,
     CUcontext context = NULL;
     CUresult result = CUDA_SUCCESS;
 
-    lock_mutex(&order, LOCK_SPARSE_ORDER);
+    mutex_lock(&order, LOCK_SPARSE_ORDER);
     driver.cuCtxGetCurrent(&context);
     for (unsigned int i = 0; i < count && result == CUDA_SUCCESS; i++) {
         CUarrayMapInfo info = list[i];
 
         result = operate(&info, context, stream);
     }
-    unlock_mutex(&order, LOCK_SPARSE_ORDER);
+    mutex_unlock(&order, LOCK_SPARSE_ORDER);
     return result;
 }
 

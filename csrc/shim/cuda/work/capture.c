@@ -9,7 +9,7 @@
 #include "shim/cuda/work/flight.h"
 #include "shim/cuda/work/mark.h"
 #include "shim/shim.h"
-#include "core/lock.h"
+#include "core/spin.h"
 
 #include <string.h>
 
@@ -117,10 +117,10 @@ static CUresult begin(struct stream stream)
     if (!shim.open)
         return CUDA_ERROR_NOT_INITIALIZED;
     __atomic_add_fetch(&captures, 1, __ATOMIC_SEQ_CST);
-    if (marks_stop_or_visit(flight_name(&stream)))
-        marks_leave();
+    if (mark_stop_or_visit(flight_name(&stream)))
+        mark_leave();
     else
-        marks_end_visit();
+        mark_end_visit();
     return CUDA_SUCCESS;
 }
 

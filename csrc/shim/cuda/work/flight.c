@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* flight.c -- lanes, and the pieces that marks cut them into; see flight.h. flight_look.c finds out
+/* flight.c -- lanes, and the pieces that marks cut them into; see flight.h. flight_poll.c finds out
  * which pieces are done, sampling.c learns from those that were measured. */
 #include "shim/cuda/work/flight_lane.h"
 #include "shim/cuda/work/capture.h"

@@ -166,13 +166,13 @@ void flight_note_unseen(struct pace_device *device);
 void flight_note_rest(struct pace_device *device, uint64_t now);
 
 /* Find out which work is done, and report it to the governor. */
-void flight_look(struct pace_device *device, struct governor *governor,
+void flight_poll(struct pace_device *device, struct governor *governor,
                  const struct clock_view *clock, uint64_t now);
 
 /* Whether other threads launch, too. */
 int flight_has_others(void);
 
-/* Whether the device had work of this process when last looked at. */
+/* Whether the device had work of this process at the last poll. */
 int flight_has_begun(const struct pace_device *device);
 
 /* Lanes of the device with something in flight, at least 1. */

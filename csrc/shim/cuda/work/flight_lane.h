@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* flight_lane.h -- what flight.c and flight_look.c share about a lane. */
+/* flight_lane.h -- what flight.c and flight_poll.c share about a lane. */
 #ifndef PYVGPU_SHIM_CUDA_WORK_FLIGHT_LANE_H
 #define PYVGPU_SHIM_CUDA_WORK_FLIGHT_LANE_H
 
@@ -35,6 +35,6 @@ int64_t flight_outstanding(const struct flight_lane *lane);
 void flight_drop(struct flight_lane *lane);
 
 /* In a forked child: forget what was seen. */
-void flight_look_after_fork(void);
+void flight_poll_after_fork(void);
 
 #endif

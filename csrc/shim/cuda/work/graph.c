@@ -9,7 +9,7 @@
 #include "shim/cuda/memory/graph_memory.h"
 #include "shim/cuda/work/pace.h"
 #include "shim/cuda/memory/pool.h"
-#include "core/lock.h"
+#include "core/spin.h"
 
 #include <stdlib.h>
 

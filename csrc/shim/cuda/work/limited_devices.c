@@ -166,7 +166,7 @@ void limited_devices_read_clock(struct pace_device *device, uint64_t now)
     snprintf(path, sizeof(path), "%s%u", shim.region.clock_path,
              (unsigned) (device - limited_devices));
     if (clock_read(path, &page) == 0)
-        clock_judge(&device->clock, &page, now);
+        clock_evaluate(&device->clock, &page, now);
     else
         device->clock.valid = 0;
     if (device->clock.valid && device->clock.page.outside && !outside)

@@ -5,6 +5,7 @@
 #include "shim/cuda/work/flight.h"
 #include "shim/cuda/context/context.h"
 #include "core/lock.h"
+#include "core/spin.h"
 
 #include <string.h>
 
@@ -32,7 +33,7 @@ enum {
     VISITED, /* likewise, and another thread makes use of that */
 };
 
-enum { VISIT_LOOKS = SPIN_LOOKS + 100 }; /* each some 20 us: then a thread comes as a visitor */
+enum { VISIT_TRIES = SPIN_TRIES + 100 }; /* each some 20 us: then a thread comes as a visitor */
 
 static struct mark_home homes[HOMES];
 static int state;
@@ -55,9 +56,9 @@ static int change(int from, int to)
            __atomic_compare_exchange_n(&state, &from, to, 0, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
 }
 
-static void pause_after(unsigned looks)
+static void pause_after(unsigned tries)
 {
-    if (looks < SPIN_LOOKS)
+    if (tries < SPIN_TRIES)
         cpu_relax();
     else
         spin_nap();
@@ -69,7 +70,7 @@ static void begin_hold(void)
     relax();
 }
 
-int marks_try(void)
+int mark_try(void)
 {
     if (!change(FREE, HELD))
         return 0;
@@ -77,15 +78,15 @@ int marks_try(void)
     return 1;
 }
 
-void marks_stop(void)
+void mark_stop(void)
 {
     lock_check(LOCK_MARKS, &state);
-    for (unsigned looks = 0; !change(FREE, HELD); looks++)
-        pause_after(looks);
+    for (unsigned tries = 0; !change(FREE, HELD); tries++)
+        pause_after(tries);
     begin_hold();
 }
 
-void marks_leave(void)
+void mark_leave(void)
 {
     if (mode_exchanged)
         driver.cuThreadExchangeStreamCaptureMode(&mode_before);
@@ -100,23 +101,23 @@ static int visit(uintptr_t stream)
         return 0;
     if (marked != stream && marked != (uintptr_t) CU_STREAM_LEGACY)
         return 1;
-    marks_end_visit();
+    mark_end_visit();
     return 0;
 }
 
-int marks_stop_or_visit(uintptr_t stream)
+int mark_stop_or_visit(uintptr_t stream)
 {
     lock_check(LOCK_MARKS, &state);
-    for (unsigned looks = 0; !change(FREE, HELD); looks++) {
-        if (looks > VISIT_LOOKS && visit(stream))
+    for (unsigned tries = 0; !change(FREE, HELD); tries++) {
+        if (tries > VISIT_TRIES && visit(stream))
             return 0;
-        pause_after(looks);
+        pause_after(tries);
     }
     begin_hold();
     return 1;
 }
 
-void marks_end_visit(void)
+void mark_end_visit(void)
 {
     __atomic_store_n(&state, SETTING, __ATOMIC_SEQ_CST);
 }
@@ -129,8 +130,8 @@ static CUresult record(CUevent event, const struct stream *stream)
     marked = flight_name(stream);
     __atomic_store_n(&state, SETTING, __ATOMIC_SEQ_CST);
     result = STREAM_CALL(stream, cuEventRecord)(event, stream->handle);
-    for (unsigned looks = 0; unlikely(!change(SETTING, HELD)); looks++)
-        pause_after(looks);
+    for (unsigned tries = 0; unlikely(!change(SETTING, HELD)); tries++)
+        pause_after(tries);
     if (!mode_exchanged)
         relax();
     return result;
@@ -234,7 +235,7 @@ int mark_set(struct mark *mark, const struct stream *stream)
     return result;
 }
 
-enum mark_state mark_look(struct mark *mark, uint64_t now)
+enum mark_state mark_poll(struct mark *mark, uint64_t now)
 {
     CUresult result;
 
@@ -301,7 +302,7 @@ uint64_t mark_when(const struct mark *mark, uint64_t likely_ns, uint64_t now)
     return when;
 }
 
-void marks_forget(CUcontext handle)
+void mark_forget(CUcontext handle)
 {
     for (unsigned i = 0; i < HOMES; i++)
         if (homes[i].handle && (!handle || homes[i].handle == handle)) {
@@ -312,7 +313,7 @@ void marks_forget(CUcontext handle)
         }
 }
 
-void marks_after_fork(void)
+void mark_after_fork(void)
 {
     memset(homes, 0, sizeof(homes));
     state = FREE;

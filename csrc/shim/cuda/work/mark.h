@@ -22,7 +22,7 @@ struct mark {
     CUevent event;
     struct mark_home *home;
     uint32_t life;   /* of its home */
-    uint64_t set_ns; /* CLOCK_MONOTONIC: not passed before this; see mark_look() */
+    uint64_t set_ns; /* CLOCK_MONOTONIC: not passed before this; see mark_poll() */
 };
 
 enum mark_state {
@@ -32,8 +32,8 @@ enum mark_state {
 };
 
 /* Take the marks; 0 if another thread holds them. */
-int marks_try(void);
-void marks_leave(void);
+int mark_try(void);
+void mark_leave(void);
 
 /* The rest is for the thread that holds them. */
 
@@ -42,7 +42,7 @@ int mark_set(struct mark *mark, const struct stream *stream);
 void mark_give_back(struct mark *mark);
 
 /* Whether the device has passed it; if not, raise set_ns to *now*. */
-enum mark_state mark_look(struct mark *mark, uint64_t now);
+enum mark_state mark_poll(struct mark *mark, uint64_t now);
 
 /* When a mark was passed, CLOCK_MONOTONIC: not before it was set, nor after *now*; 0 if the driver
  * does not say. Those bounds alone relate the device's clock to ours, and *likely_ns* for the first
@@ -51,18 +51,18 @@ enum mark_state mark_look(struct mark *mark, uint64_t now);
 uint64_t mark_when(const struct mark *mark, uint64_t likely_ns, uint64_t now);
 
 /* Wait until no other thread holds the marks, and take them. */
-void marks_stop(void);
+void mark_stop(void);
 
 /* Likewise, but if their holder is in the driver for long, to set a mark in another stream than
  * *stream* (its name), visit instead: 0. The visitor may withdraw lanes from the holder, which
- * finds them so, and finds captures that have begun; then it calls marks_end_visit(). */
-int marks_stop_or_visit(uintptr_t stream);
-void marks_end_visit(void);
+ * finds them so, and finds captures that have begun; then it calls mark_end_visit(). */
+int mark_stop_or_visit(uintptr_t stream);
+void mark_end_visit(void);
 
 /* The context *handle* is about to end, or with NULL any may: its marks are lost. Call it after
- * marks_stop(). */
-void marks_forget(CUcontext handle);
+ * mark_stop(). */
+void mark_forget(CUcontext handle);
 
-void marks_after_fork(void);
+void mark_after_fork(void);
 
 #endif

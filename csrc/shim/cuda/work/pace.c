@@ -14,13 +14,13 @@
 #define OTHERS_SLEEP_NS  (MILLISECOND / 2)  /* work that other threads begin may cover it */
 #define END_SLEEP_NS     (MILLISECOND / 5)  /* beside others, which need to learn when work ends */
 #define GUESS_SLEEP_NS   (MILLISECOND / 20) /* at first, while work in flight may be known soon */
-#define PATIENCE_NS      (4 * MILLISECOND)  /* beyond the time in which the debt is paid */
+#define TIMEOUT_NS       (4 * MILLISECOND)  /* beyond the time in which the debt is paid */
 #define WAY_IN_FLIGHT_NS (MILLISECOND / 2)  /* most in flight while others may get priority */
 #define WAY_SLEEP_NS     (MILLISECOND / 5)  /* at most as often as the clock is read then */
 #define WAY_NAP_NS       (MILLISECOND / 20)
 #define WAY_MOST_NS      (100 * MILLISECOND) /* for each process with work */
-#define ASK_NS           (MILLISECOND / 10)  /* between two queries that are looked into */
-#define END_PATIENCE_NS  (1000 * MILLISECOND)
+#define ASK_NS           (MILLISECOND / 10)  /* between two queries of the marks */
+#define END_TIMEOUT_NS   (1000 * MILLISECOND)
 
 struct costs pace_costs;
 
@@ -45,39 +45,39 @@ static void sleep_until(uint64_t until_ns)
 }
 
 /* The caller holds the marks. */
-static void look_at(struct pace_device *device, uint64_t now)
+static void poll_device(struct pace_device *device, uint64_t now)
 {
     shim_watch_limits();
     if (unlikely(limited_devices_was_suspended()))
         flight_skip_suspension(now);
     limited_devices_read_clock(device, now);
-    flight_look(device, &device->governor, &device->clock, now);
+    flight_poll(device, &device->governor, &device->clock, now);
 }
 
-static void look_at_all(uint64_t now)
+static void poll_devices(uint64_t now)
 {
     for (unsigned i = 0; i < limited_device_count; i++)
         if (limited_devices_has(&limited_devices[i]))
-            look_at(&limited_devices[i], now);
+            poll_device(&limited_devices[i], now);
 }
 
-static void try_look(struct pace_device *device, uint64_t now)
+static void try_poll(struct pace_device *device, uint64_t now)
 {
-    if (marks_try()) {
-        look_at(device, now);
-        marks_leave();
+    if (mark_try()) {
+        poll_device(device, now);
+        mark_leave();
     }
 }
 
 /* The thread is about to pause: close its pieces, so that they are measured without the pause. */
 static void end_pieces(void)
 {
-    if (!marks_try())
+    if (!mark_try())
         return;
     FLIGHT_EACH(lane)
     if (lane->thread == &flight_thread)
         flight_close(lane, 0);
-    marks_leave();
+    mark_leave();
 }
 
 /* Low priority: how much each process may have in flight while no others have work. */
@@ -102,14 +102,14 @@ static uint64_t way_sleep(const struct pace_device *device, int64_t ns)
 }
 
 /* State of a launch that waits. */
-struct patience {
+struct pace_wait {
     uint64_t now;
     uint64_t sleep_ns;
     uint64_t patient_until; /* 0: it has not waited for the budget yet */
     uint64_t way_until;     /* likewise for others' work */
 };
 
-static void pause_until(struct pace_device *device, struct patience *wait, uint64_t until_ns)
+static void pause_until(struct pace_device *device, struct pace_wait *wait, uint64_t until_ns)
 {
     uint64_t before = wait->now;
 
@@ -129,7 +129,7 @@ static void begin_wait(struct pace_device *device, struct flight_lane *lane)
 
 /* Give way to others' work. 1: it has slept, and has to check again. The total is bounded, since
  * others may never run out of work. */
-static int give_way(struct pace_device *device, struct flight_lane *lane, struct patience *wait,
+static int give_way(struct pace_device *device, struct flight_lane *lane, struct pace_wait *wait,
                     int64_t ns)
 {
     uint64_t before = wait->now;
@@ -149,7 +149,7 @@ static int give_way(struct pace_device *device, struct flight_lane *lane, struct
     return 1;
 }
 
-static void sleep_for_budget(struct pace_device *device, struct patience *wait, uint64_t until_ns)
+static void sleep_for_budget(struct pace_device *device, struct pace_wait *wait, uint64_t until_ns)
 {
     until_ns = until_ns < wait->patient_until ? until_ns : wait->patient_until;
     if (!__atomic_load_n(&device->governor.guessing, __ATOMIC_RELAXED) ||
@@ -173,13 +173,13 @@ static uint64_t buy(struct pace_device *device, struct flight_lane *lane, int64_
                     int64_t least_ns)
 {
     struct governor *governor = &device->governor;
-    struct patience wait = {.now = now_ns(), .sleep_ns = GUESS_SLEEP_NS};
+    struct pace_wait wait = {.now = now_ns(), .sleep_ns = GUESS_SLEEP_NS};
 
     for (;;) {
         uint64_t until_ns = wait.now;
         uint64_t end_ns;
 
-        try_look(device, wait.now);
+        try_poll(device, wait.now);
         if (give_way(device, lane, &wait, *ns))
             continue;
         end_ns = governor_place(governor, lane ? lane->end_ns : 0, *ns);
@@ -192,7 +192,7 @@ static uint64_t buy(struct pace_device *device, struct flight_lane *lane, int64_
             wait.patient_until =
                 wait.now +
                 governor_debt_time(governor, &device->share, flight_lanes_begun(device)) +
-                PATIENCE_NS;
+                TIMEOUT_NS;
         }
         if (wait.now >= wait.patient_until) {
             *ns = least_ns;
@@ -226,9 +226,9 @@ static struct flight_lane *lane_of(struct pace_device *device, const struct stre
 {
     struct flight_lane *lane = flight_lane(device, flight_name(stream));
 
-    if (!lane && marks_try()) {
+    if (!lane && mark_try()) {
         lane = flight_take_lane(device, stream);
-        marks_leave();
+        mark_leave();
     }
     return lane;
 }
@@ -323,9 +323,9 @@ void pace_give(struct pace_work *work, const struct costs_key *key, int64_t gues
         governor_trust(&device->governor, work->paid_ns);
         flight_note_unseen(device);
     } else {
-        if (marks_try()) {
+        if (mark_try()) {
             work->is_sample = flight_begin(lane, key, costs_make(&pace_costs, key, guess_ns));
-            marks_leave();
+            mark_leave();
         }
         lane->left_ns -= work->paid_ns;
     }
@@ -349,11 +349,11 @@ void pace_end_slowly(struct pace_work *work, CUresult result)
     int error = errno;
 
     if (work->is_sample) {
-        int marked = marks_try();
+        int marked = mark_try();
 
         flight_end_sample(work->lane, marked && result == CUDA_SUCCESS);
         if (marked)
-            marks_leave();
+            mark_leave();
     }
     if (work->lane && result != CUDA_SUCCESS)
         work->lane->left_ns += work->paid_ns; /* the driver refused it, so nothing is in flight */
@@ -375,12 +375,12 @@ static int is_in(const struct flight_lane *lane, const struct stream *stream)
 
 void pace_hold(struct stream stream)
 {
-    if (!is_paced() || !marks_try())
+    if (!is_paced() || !mark_try())
         return;
     FLIGHT_EACH(lane)
     if (is_in(lane, &stream))
         flight_close(lane, FLIGHT_CLOSE_NS);
-    marks_leave();
+    mark_leave();
 }
 
 void pace_held(struct stream stream)
@@ -434,7 +434,7 @@ void pace_wait(const struct stream *stream)
     struct wait wait;
     uint64_t now;
 
-    if (!is_paced() || !marks_try())
+    if (!is_paced() || !mark_try())
         return;
     now = now_ns();
     wait = wait_of(stream);
@@ -444,7 +444,7 @@ void pace_wait(const struct stream *stream)
         lane->visited_ns = 0;
         flight_close(lane, flight_unmarked(lane));
     }
-    marks_leave();
+    mark_leave();
 }
 
 void pace_waited(const struct stream *stream, int done)
@@ -452,20 +452,20 @@ void pace_waited(const struct stream *stream, int done)
     struct wait wait;
     uint64_t now;
 
-    if (!is_paced() || !marks_try())
+    if (!is_paced() || !mark_try())
         return;
     now = now_ns();
     wait = wait_of(stream);
     FLIGHT_EACH(lane)
     lane->is_done = done && ends_with(lane, &wait) && flight_has_ended(lane);
-    look_at_all(now);
+    poll_devices(now);
     FLIGHT_EACH(lane)
     if (lane->is_done) {
         flight_note_idle(lane, &lane->device->clock, &lane->device->governor, now);
         lane->is_done = 0;
         flight_note_rest(lane->device, now);
     }
-    marks_leave();
+    mark_leave();
 }
 
 void pace_asked(const struct stream *stream, CUresult answer)
@@ -491,12 +491,12 @@ void pace_end_stream(CUstream stream)
 {
     if (pace.state == PACE_CLOSED)
         return;
-    if (marks_stop_or_visit((uintptr_t) stream)) {
+    if (mark_stop_or_visit((uintptr_t) stream)) {
         flight_end_stream(stream);
-        marks_leave();
+        mark_leave();
     } else {
         flight_leave_stream(stream);
-        marks_end_visit();
+        mark_end_visit();
     }
 }
 
@@ -513,16 +513,16 @@ static int is_anything_ahead(CUcontext context)
 static void see_the_rest(CUcontext context)
 {
     uint64_t now = now_ns();
-    uint64_t until_ns = now + END_PATIENCE_NS;
+    uint64_t until_ns = now + END_TIMEOUT_NS;
 
     for (int ahead = 1; ahead && now < until_ns; now = now_ns()) {
-        marks_stop();
+        mark_stop();
         FLIGHT_EACH(lane)
         if (lane->thread == &flight_thread)
             flight_close(lane, 0);
-        look_at_all(now);
+        poll_devices(now);
         ahead = is_anything_ahead(context);
-        marks_leave();
+        mark_leave();
         if (ahead)
             sleep_until(now + MILLISECOND / 2);
     }
@@ -530,10 +530,10 @@ static void see_the_rest(CUcontext context)
 
 static void forget(CUcontext context)
 {
-    marks_stop();
+    mark_stop();
     flight_forget(context);
-    marks_forget(context);
-    marks_leave();
+    mark_forget(context);
+    mark_leave();
 }
 
 void pace_end_context(CUcontext context)

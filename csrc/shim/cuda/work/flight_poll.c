@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* flight_look.c -- finds out which work in flight is done, and reports it to the governor. */
+/* flight_poll.c -- finds out which work in flight is done, and reports it to the governor. */
 #include "shim/cuda/work/flight_lane.h"
 #include "core/number.h"
 #include "shim/cuda/work/pace.h"
@@ -142,7 +142,7 @@ static int see_running(struct flight_lane *lane, const struct clock_view *clock,
 
     lane->late_ns = 0;
     lane->since_ns = now;
-    if (piece->begin.event && mark_look(&piece->begin, now) == MARK_AHEAD)
+    if (piece->begin.event && mark_poll(&piece->begin, now) == MARK_AHEAD)
         return piece->waits;
     from = lane->since_ns = begin_of(lane, piece, now, &joins);
     if (!lane->count && !lane->by_clock)
@@ -213,7 +213,7 @@ static int see_lane(struct flight_lane *lane, struct governor *governor,
 {
     while (lane->count) {
         struct flight_piece *piece = &lane->pieces[lane->first];
-        enum mark_state state = mark_look(&piece->end, now);
+        enum mark_state state = mark_poll(&piece->end, now);
         uint64_t until;
 
         if (state == MARK_LOST)
@@ -256,7 +256,7 @@ static uint64_t perhaps_until(const struct flight_lane *lane)
     return overdue > 0 ? lane->late_ns + (uint64_t) smaller(overdue, OVERDUE_NS) : lane->end_ns;
 }
 
-/* A lane's thread may launch while the caller looks at the lane: so a single look is no proof, and
+/* A lane's thread may launch while the caller polls the lane: so a single poll is no proof, and
  * idle_rest() publishes only at its second call. */
 void flight_note_rest(struct pace_device *device, uint64_t now)
 {
@@ -301,7 +301,7 @@ static int64_t done_beside(const struct flight_lane *lane, const struct governor
     return ran - budget_part(ran, overlap);
 }
 
-void flight_look(struct pace_device *device, struct governor *governor,
+void flight_poll(struct pace_device *device, struct governor *governor,
                  const struct clock_view *clock, uint64_t now)
 {
     struct governor_flight flight = {.since_ns = now};
@@ -343,7 +343,7 @@ void flight_look(struct pace_device *device, struct governor *governor,
     sampling_learn(device, clock, now);
 }
 
-void flight_look_after_fork(void)
+void flight_poll_after_fork(void)
 {
     untimed = 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* queueparts.h -- per-device state of this process, shared by queue.c and gate.c. */
-#ifndef PYVGPU_SIMULATOR_QUEUEPARTS_H
-#define PYVGPU_SIMULATOR_QUEUEPARTS_H
+/* queue_parts.h -- per-device state of this process, shared by queue.c and gate.c. */
+#ifndef PYVGPU_SIMULATOR_QUEUE_PARTS_H
+#define PYVGPU_SIMULATOR_QUEUE_PARTS_H
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -38,10 +38,10 @@ struct local_device {
     struct local_queue queues[MODEL_QUEUES];
 };
 
-struct local_device *local_of(uint32_t device);
-uint32_t local_number(const struct local_device *local);
+struct local_device *queue_local(uint32_t device);
+uint32_t queue_local_number(const struct local_device *local);
 
-static inline struct place *local_place(const struct local_device *local, uint64_t ticket)
+static inline struct place *queue_local_place(const struct local_device *local, uint64_t ticket)
 {
     return &local->places[ticket % MODEL_PLACES];
 }
@@ -50,15 +50,15 @@ static inline struct place *local_place(const struct local_device *local, uint64
 
 /* Advance the device's time to now and apply finished effects; returns when to check ticket again.
  */
-uint64_t local_look(struct local_device *local, uint64_t ticket);
+uint64_t queue_local_advance(struct local_device *local, uint64_t ticket);
 
 /* Wait, without the lock, until the stream's queue has room for one more, as a launch into a full
  * queue does. */
-CUresult local_make_room(struct local_device *local, const struct stream *stream);
+CUresult queue_local_make_room(struct local_device *local, const struct stream *stream);
 
 /* The caller made room. Returns the ticket. */
-uint64_t local_enqueue(struct local_device *local, struct stream *stream,
-                       const struct work_order *order);
+uint64_t queue_local_enqueue(struct local_device *local, struct stream *stream,
+                             const struct work_order *order);
 
 /* --- gates ----------------------------------------------------------------------------------- */
 

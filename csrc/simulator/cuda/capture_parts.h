@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* captureparts.h -- internal structures of stream capture. */
-#ifndef PYVGPU_SIMULATOR_CUDA_CAPTUREPARTS_H
-#define PYVGPU_SIMULATOR_CUDA_CAPTUREPARTS_H
+/* capture_parts.h -- internal structures of stream capture. */
+#ifndef PYVGPU_SIMULATOR_CUDA_CAPTURE_PARTS_H
+#define PYVGPU_SIMULATOR_CUDA_CAPTURE_PARTS_H
 
 #include "cuda/capture.h"
 #include "cuda/tails.h"
@@ -47,7 +47,7 @@ bool capture_holds_legacy(const struct work_context *work);
 /* Make the next node of the graph this one, after those nodes; returned in *node*. The callback
  * decides where it was a different launch, copy, memset or host call. Lock held. */
 CUresult recapture_node(struct session *session, CUgraphNodeType type, const struct tails *behind,
-                        node_set *set, const void *argument, struct node **node);
+                        graph_node_set *set, const void *argument, struct node **node);
 
 /* Whether all nodes were captured again. */
 bool recapture_is_whole(const struct session *session);

@@ -65,7 +65,7 @@ def main() -> int:
         runs = [stack.enter_context(arbiters.run_in(place, 10)) for _ in range(options.containers)]
         for run in runs:
             stack.enter_context(run.process(0))
-            run.attendant.look()
+            run.attendant.poll()
         arbiters.wait_until(lambda: arbiters.read_clock(runs[-1].clock()).tenants == len(runs))
         (one,) = arbiters.living(place)
         wakes = count_wakes(runs, one.pid)

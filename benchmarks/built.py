@@ -7,7 +7,7 @@ from pathlib import Path
 from pyvgpu import errors
 
 BUILD = Path(__file__).parents[1] / "build"
-PATIENCE_SECONDS = 600
+TIMEOUT_SECONDS = 600
 
 
 def tool(name: str) -> Path:

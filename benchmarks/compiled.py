@@ -88,10 +88,10 @@ def of_nodes(times: int, nodes: int) -> dict[str, float]:
         for number in range(times)
     ]
     fresh = iter(shapes)
-    judged = best(lambda: known.look(next(fresh)), times)
+    evaluated = best(lambda: known.results_of(next(fresh)), times)
     fresh = iter(shapes)
     scored = best(lambda: known.score(next(fresh), pod_request.NodePolicy.BINPACK, called), times)
-    return {"judge": judged, "score": scored}
+    return {"evaluate": evaluated, "score": scored}
 
 
 def of_names(times: int, nodes: int) -> float:
@@ -107,7 +107,7 @@ def of_names(times: int, nodes: int) -> float:
     def answer() -> object:
         read = name_lists.read(text)
         assert read is not None
-        return name_lists.only(read, roll.look(read, codes, 6), 0)
+        return name_lists.only(read, roll.lookup(read, codes, 6), 0)
 
     return best(answer, times)
 
@@ -173,7 +173,7 @@ def ask(*options: str, as_python: bool) -> Mapping[str, float]:
 
 
 def main() -> int:
-    """Measure in turns, show, keep; tell whether all goals were reached."""
+    """Measure in turns, show, keep; return whether all goals were reached."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--measure", action="store_true", help="in this process, as JSON")
     parser.add_argument("--no-record", action="store_true")

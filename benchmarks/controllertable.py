@@ -37,7 +37,7 @@ def of_compiled(record: dict[str, Any]) -> list[Figure]:
     nodes = f"{record['nodes']:,} nodes"
     found = []
     for name, title in (
-        ("judge", f"a new shape on {nodes}: where it fits"),
+        ("evaluate", f"a new shape on {nodes}: where it fits"),
         ("score", f"a new shape on {nodes}: how well"),
         ("names", f"{record['nodes']:,} names, looked up and written"),
     ):

@@ -60,8 +60,8 @@ class Figure:
     title: str
     measurement: Measurement
     metric: str  # a key of the line that `load` prints
-    goal: float | None = None  # in the unit of the metric; None: shown, not judged
-    judged: str = "added"  # or whole, or ratio: the shim's to the bare driver's
+    goal: float | None = None  # in the unit of the metric; None: shown, not evaluated
+    evaluated: str = "added"  # or whole, or ratio: the shim's to the bare driver's
     unit: str = "ns"
     scale: float = 1  # the metric's units in one *unit*
 
@@ -73,11 +73,11 @@ class Figure:
 
     def goal_in_words(self) -> str:
         """Return the value to compare and its goal; nothing if there is no goal."""
-        return "" if self.goal is None else f"{self.judged} {self.judgement(self.goal)}"
+        return "" if self.goal is None else f"{self.evaluated} {self.comparison(self.goal)}"
 
-    def judgement(self, value: float) -> str:
+    def comparison(self, value: float) -> str:
         """Return the value to compare with the goal, formatted."""
-        return f"{value:.2f}" if self.judged == "ratio" else self.quantity(value)
+        return f"{value:.2f}" if self.evaluated == "ratio" else self.quantity(value)
 
 
 FOOTPRINT = _counted("footprint", 10_000)
@@ -154,7 +154,7 @@ FIGURES = (
         dataclasses.replace(_calls("pool-written", 200), timed=True),
         "p50",
         goal=1.2,
-        judged="ratio",
+        evaluated="ratio",
         unit="us",
         scale=MICROSECOND,
     ),
@@ -165,7 +165,7 @@ FIGURES = (
         _calls("refusal"),
         "p50",
         goal=100,
-        judged="whole",
+        evaluated="whole",
     ),
     Figure(
         "memory-info",
@@ -173,7 +173,7 @@ FIGURES = (
         _calls("memory-info"),
         "p50",
         goal=50,
-        judged="whole",
+        evaluated="whole",
     ),
     Figure(
         "nvml-memory",
@@ -181,7 +181,7 @@ FIGURES = (
         _calls("nvml-memory"),
         "p50",
         goal=50,
-        judged="whole",
+        evaluated="whole",
     ),
     Figure(
         "process-list",
@@ -189,7 +189,7 @@ FIGURES = (
         _calls("process-list"),
         "p50",
         goal=2 * MICROSECOND,
-        judged="whole",
+        evaluated="whole",
     ),
     Figure("lookup", "cuGetProcAddress, 400 names", _calls("lookup"), "p50", goal=100),
     Figure("untouched", "a call that is not hooked", _calls("untouched"), "p50"),
@@ -199,7 +199,7 @@ FIGURES = (
         Measurement("elsewhere", ("elsewhere",), ("elsewhere",)),
         "elsewhere",
         goal=0,
-        judged="whole",
+        evaluated="whole",
         unit="",
     ),
     Figure(
@@ -237,7 +237,7 @@ FIGURES = (
         ARBITER,
         "percent",
         goal=2,  # it polls every 5 ms, so that clocks can attribute time slices
-        judged="whole",
+        evaluated="whole",
         unit="%",
     ),
     Figure(
@@ -246,7 +246,7 @@ FIGURES = (
         ARBITER,
         "resident",
         goal=8192 * KIB,
-        judged="whole",
+        evaluated="whole",
         unit="KiB",
         scale=KIB,
     ),

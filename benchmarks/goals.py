@@ -26,7 +26,7 @@ class Figure:
 
     title: str
     value: float
-    goal: float | None  # None: shown, not judged
+    goal: float | None  # None: shown, not evaluated
     unit: str
     beside: Beside | None = None
     adds: bool = False  # the goal is for the excess over the baseline
@@ -81,5 +81,5 @@ def say(figures: Sequence[Figure]) -> int:
 
 
 def missed(figures: Sequence[Figure]) -> bool:
-    """Tell whether one of the figures has missed its goal."""
+    """Return whether one of the figures has missed its goal."""
     return not all(figure.kept for figure in figures)

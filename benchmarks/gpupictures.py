@@ -27,5 +27,5 @@ def draw_shares(shares: Sequence[TimeShare], path: Path, source: str) -> None:
         axes.text(102, place, f"{share.had:.1f} of {share.wanted}", va="center", fontsize=8)
     axes.set_xlim(0, 118)
     axes.set_xticks([0, 25, 50, 75, 100], ["0", "25", "50", "75", "100 %"])
-    axes.set_xlabel("of the device's time; the mark is the vcore, grey bars are not judged")
+    axes.set_xlabel("of the device's time; the mark is the vcore, grey bars are not evaluated")
     save(axes, path, source)

@@ -64,16 +64,16 @@ def _parts(of: KitRecord) -> Iterator[str]:
     if of.conditions:
         yield "Conditions:\n"
         yield "".join(f"- {condition}\n" for condition in of.conditions)
-    judged = guarantees.judge(of)
+    evaluated = guarantees.evaluate(of)
     yield _table(
         ("guarantee", "verdict", "tried", "words"),
         (
             (guarantee.name, guarantee.verdict, str(len(guarantee.outcomes)), _words(guarantee))
-            for guarantee in judged
+            for guarantee in evaluated
             if guarantee.source or guarantee.outcomes
         ),
     )
-    outcomes = [outcome for guarantee in judged for outcome in guarantee.outcomes]
+    outcomes = [outcome for guarantee in evaluated for outcome in guarantee.outcomes]
     for title, held in (("Claims that failed", False), ("Inconclusive measurements", None)):
         found = [outcome for outcome in outcomes if outcome.held is held]
         if found:
@@ -115,8 +115,8 @@ def _cuda(of: KitRecord) -> str:
     return f"{version // 1000}.{version % 1000 // 10}" if isinstance(version, int) else "unknown"
 
 
-def _words(judged: guarantees.JudgedGuarantee) -> str:
-    return f'"{judged.words}" ({judged.source})' if judged.words else ""
+def _words(evaluated: guarantees.EvaluatedGuarantee) -> str:
+    return f'"{evaluated.words}" ({evaluated.source})' if evaluated.words else ""
 
 
 def _table(headings: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> str:

@@ -106,7 +106,7 @@ def run(means: Means, sms: int, kernels: int = KERNELS) -> list[Seen]:
     stamps = [json.loads(answer) for answer in answers]
     begin = max(found[0] for found in stamps)
     end = min(found[-1] for found in stamps)
-    return [_judge(found, begin, end) for found in stamps]
+    return [_evaluate(found, begin, end) for found in stamps]
 
 
 def _start(
@@ -132,7 +132,7 @@ def _start(
     )
 
 
-def _judge(stamps: list[int], begin: int, end: int) -> Seen:
+def _evaluate(stamps: list[int], begin: int, end: int) -> Seen:
     pairs = list(zip(stamps[::2], stamps[1::2], strict=True))
     # A kernel counts by the part of it in the common time.
     done = sum(

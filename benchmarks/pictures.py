@@ -60,14 +60,14 @@ def draw_calls(rows: Sequence[Row], path: Path, source: str) -> None:
 
 def draw_goals(rows: Sequence[Row], path: Path, source: str) -> None:
     """Draw what each figure uses of what its goal allows."""
-    judged = [row for row in rows if row[0].goal]
-    axes = new_axes([figure.title for figure, *_ in judged], ROW_INCHES)
-    for place, (figure, bare, shim, added) in enumerate(judged):
+    evaluated = [row for row in rows if row[0].goal]
+    axes = new_axes([figure.title for figure, *_ in evaluated], ROW_INCHES)
+    for place, (figure, bare, shim, added) in enumerate(evaluated):
         goal = figure.goal or 0
-        value = {"added": added, "ratio": shim / (bare or 1)}.get(figure.judged, shim)
+        value = {"added": added, "ratio": shim / (bare or 1)}.get(figure.evaluated, shim)
         used = 100 * max(value, 0) / goal
         axes.barh(place, min(used, PAST), height=0.62, color=BLUE if used <= 100 else RED)
-        text = f"{figure.judgement(value)} of {figure.judgement(goal)}"
+        text = f"{figure.comparison(value)} of {figure.comparison(goal)}"
         axes.text(PAST + 2, place, text, va="center", fontsize=8)
     axes.axvline(100, color=INK, linewidth=1, linestyle=(0, (4, 3)))
     axes.set_xlim(0, PAST + 40)

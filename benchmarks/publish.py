@@ -117,7 +117,7 @@ class OnGpus:
         return self.page.with_suffix(".svg")
 
     def is_current(self) -> bool:
-        """Tell whether page and picture are of the records that are there."""
+        """Return whether page and picture are of the records that are there."""
         found = gputable.records(self.folder)
         if between(self.page.read_text(), MEASURED) != gputable.text(found, self.picture.name):
             return False

@@ -51,16 +51,16 @@ class Outcome:
     added: float
 
     @property
-    def judged(self) -> float:
+    def evaluated(self) -> float:
         """The value that is compared with the goal."""
-        if self.figure.judged == "ratio":
+        if self.figure.evaluated == "ratio":
             return self.shim / self.bare
-        return self.added if self.figure.judged == "added" else self.shim
+        return self.added if self.figure.evaluated == "added" else self.shim
 
     @property
     def passed(self) -> bool | None:
         """Whether the goal was met; None if there is none."""
-        return None if self.figure.goal is None else self.judged <= self.figure.goal
+        return None if self.figure.goal is None else self.evaluated <= self.figure.goal
 
 
 def main() -> int:
@@ -73,7 +73,7 @@ def main() -> int:
         stderr = getattr(exc, "stderr", None) or ""
         print(f"bench: {exc}\n{stderr}".rstrip(), file=sys.stderr)
         return 70
-    outcomes = [judge(figure, taken[figure.measurement.name]) for figure in chosen]
+    outcomes = [evaluate(figure, taken[figure.measurement.name]) for figure in chosen]
     document = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "quick": options.quick,
@@ -218,7 +218,7 @@ def _measure_arbiter(*arguments: str) -> Lines:
         capture_output=True,
         text=True,
         timeout=TIMEOUT_SECONDS,
-        check=False,  # it judges by itself, too
+        check=False,  # it has goals of its own
     )
     if not done.stdout:
         raise errors.UnavailableError(f"arbiter.py: {done.stderr.strip()}")
@@ -234,7 +234,7 @@ def _measure_arbiter(*arguments: str) -> Lines:
     }
 
 
-def judge(figure: figures.Figure, taken: Mapping[str, list[dict[str, Any]]]) -> Outcome:
+def evaluate(figure: figures.Figure, taken: Mapping[str, list[dict[str, Any]]]) -> Outcome:
     """Sum a figure up over its turns or repetitions, each of which is a pair."""
     pairs = [
         (bare[figure.metric], shim[figure.metric])
@@ -319,7 +319,7 @@ def _record(outcome: Outcome) -> dict[str, Any]:
         "bare": outcome.bare,
         "shim": outcome.shim,
         "added": outcome.added,
-        "judged": figure.judged,
+        "evaluated": figure.evaluated,
         "goal": figure.goal,
         "passed": outcome.passed,
     }
@@ -328,8 +328,9 @@ def _record(outcome: Outcome) -> dict[str, Any]:
 def _sentence(outcome: Outcome) -> str:
     figure = outcome.figure
     return (
-        f"{figure.name} ({figure.title}): {figure.judged} {figure.judgement(outcome.judged)}, "
-        f"the goal is at most {figure.judgement(figure.goal or 0)}"
+        f"{figure.name} ({figure.title}): {figure.evaluated} "
+        f"{figure.comparison(outcome.evaluated)}, "
+        f"the goal is at most {figure.comparison(figure.goal or 0)}"
     )
 
 

@@ -70,7 +70,7 @@ class Scene:
     events: tuple[Event, ...] = ()
     arbiter: bool = True
     real_clock: bool = False
-    witness_ns: int = 5_000_000  # how often it looks
+    witness_ns: int = 5_000_000  # its period
     law: laws.Law = laws.TODAY
 
 
@@ -165,7 +165,7 @@ class _Stage:
     def start_arbiter(self) -> None:
         """Start the arbiter over all containers of the scene, and wait for its clock."""
         self._arbiter = self._start(self._arbiter_command(), self._environment(self._bare))
-        deadline = time.monotonic() + built.PATIENCE_SECONDS
+        deadline = time.monotonic() + built.TIMEOUT_SECONDS
         clocks = [each.clock for each in self.placed if each.tenant.vcore is not None]
         while not all(clock.exists() for clock in clocks):
             if self._arbiter.poll() is not None or time.monotonic() > deadline:
@@ -226,7 +226,7 @@ class _Stage:
             self._clock.start({program.pid for program in (*programs, *ours)} | arbiter)
         assert witness.stdout is not None
         lines = witness.stdout.read().splitlines()
-        if witness.wait(built.PATIENCE_SECONDS):
+        if witness.wait(built.TIMEOUT_SECONDS):
             raise errors.UnavailableError(f"the witness ended with {witness.returncode}")
         return [f"{begin}", *lines]
 
@@ -234,7 +234,7 @@ class _Stage:
         """Wait for the end of all that was not killed; return whose process is which."""
         pids = [{program.pid for program in each.programs} for each in self.placed]
         if self._director:
-            said, _ = self._director.communicate(timeout=built.PATIENCE_SECONDS)
+            said, _ = self._director.communicate(timeout=built.TIMEOUT_SECONDS)
             if self._director.returncode:
                 raise errors.UnavailableError("the director did not come to the end")
             for tenant, pid in (map(int, line.split()) for line in said.splitlines()):
@@ -242,7 +242,7 @@ class _Stage:
                     pids[tenant].add(pid)
         for each in self.placed:
             for program in each.programs:
-                if program.wait(built.PATIENCE_SECONDS) not in (0, -signal.SIGKILL):
+                if program.wait(built.TIMEOUT_SECONDS) not in (0, -signal.SIGKILL):
                     raise errors.UnavailableError(
                         f"{_name(program)} ended with {program.returncode}"
                     )

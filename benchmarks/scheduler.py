@@ -147,7 +147,7 @@ def measure(
 
 
 def main() -> int:
-    """Measure, show, keep; tell whether all goals were reached."""
+    """Measure, show, keep; return whether all goals were reached."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument("--nodes", type=int, default=LARGE, help="of the larger cluster")

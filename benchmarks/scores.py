@@ -95,7 +95,7 @@ def due(number: int, wanted: Sequence[float], capacity: float) -> Due:
     return Due(min(mine * capacity / total, mine, evenly), mine)
 
 
-def judge(had: Had, expected: Due, begin_ns: int, end_ns: int, window_ns: int) -> Accuracy:
+def evaluate(had: Had, expected: Due, begin_ns: int, end_ns: int, window_ns: int) -> Accuracy:
     """Score the whole windows between two moments against the share that was expected."""
     count = (end_ns - begin_ns) // window_ns
     edges = [begin_ns + window_ns * number for number in range(count + 1)]
@@ -108,7 +108,7 @@ def settle(had: Had, expected: Due, begin_ns: int, end_ns: int, window_ns: int) 
     """Find from when on every window of that length kept to the share, and the most above it.
 
     Windows begin every STEP_NS from the moment of the change on; one that begins later than
-    settled_ns after it is within SETTLED_POINTS, as far as was looked.
+    settled_ns after it is within SETTLED_POINTS, as far as was sampled.
     """
     begins = range(begin_ns, end_ns - window_ns + 1, STEP_NS)
     shares = [had.share(begin, begin + window_ns) for begin in begins]

@@ -103,7 +103,7 @@ def run_row(row: share_rows.Row, law: laws.Law, player: Player) -> dict[str, Any
     return {
         "name": row.name,
         "group": row.group,
-        "judged": row.judged,
+        "evaluated": row.evaluated,
         "tenants": [dataclasses.asdict(tenant) for tenant in row.scene.tenants],
         "claims": [
             {**dataclasses.asdict(f.claim), **f.figures, "faults": f.faults} for f in found
@@ -133,7 +133,7 @@ def run_pattern(pattern: patterns.Pattern, law: laws.Law, player: Player) -> dic
     return {
         "name": pattern.name,
         "group": patterns.GROUP,
-        "judged": True,
+        "evaluated": True,
         "tenants": [dataclasses.asdict(tenant) for tenant in pattern.tenants],
         "claims": [
             {**dataclasses.asdict(f.claim), **f.figures, "faults": f.faults} for f in found
@@ -157,8 +157,8 @@ def _series(trace: scene_runs.Trace) -> list[list[float]]:
 def show(line: dict[str, Any], console: Console, *, windows: bool) -> None:
     """Print one row."""
     verdict = "[green]kept" if line["passed"] else "[red bold]NOT KEPT"
-    if not line["judged"]:
-        verdict = "[default]shown, not judged"
+    if not line["evaluated"]:
+        verdict = "[default]shown, not evaluated"
     elif not line["decides"] and not line["passed"]:
         verdict = "[yellow]missed"
     if line["control_fails"] is False:
@@ -236,15 +236,15 @@ def main() -> int:
 
 def conclude(lines: Sequence[dict[str, Any]], console: Console) -> int:
     """Print how many were kept; return the exit code."""
-    judged = [line for line in lines if line["judged"]]
-    deciding = [line for line in judged if line["decides"]]
+    evaluated = [line for line in lines if line["evaluated"]]
+    deciding = [line for line in evaluated if line["decides"]]
     kept = sum(line["passed"] for line in deciding)
-    passing = sum(line["control_fails"] is False for line in judged)
-    missed = [line for line in judged if not line["decides"] and not line["passed"]]
+    passing = sum(line["control_fails"] is False for line in evaluated)
+    missed = [line for line in evaluated if not line["decides"] and not line["passed"]]
     console.print(f"{kept} of {len(deciding)} kept; {passing} controls passed", highlight=False)
-    if len(judged) > len(deciding):
+    if len(evaluated) > len(deciding):
         console.print(
-            f"{len(missed)} of {len(judged) - len(deciding)} others missed, which decide nothing",
+            f"{len(missed)} of {len(evaluated) - len(deciding)} others missed, and do not count",
             highlight=False,
         )
     console.print(host.remark(), highlight=False)

@@ -57,7 +57,7 @@ class Row:
     scene: Scene
     claims: tuple[Kept | Settled, ...]
     quick: bool = False  # also tried in the short form: those that any change may break first
-    judged: bool = True  # else it is only shown: its claims cannot be met
+    evaluated: bool = True  # else it is only shown: its claims cannot be met
     laws: tuple[str, ...] = (laws.TODAY.name,)  # under which it is tried unless all are asked for
     everywhere: bool = False  # also in the short form under all of its laws, not the first alone
 
@@ -68,7 +68,7 @@ def piece_ns(tenant: Tenant) -> int:
 
 
 def window_ns(tenant: Tenant) -> int:
-    """Return the window in which a kept share is judged."""
+    """Return the window in which a kept share is evaluated."""
     piece = piece_ns(tenant)
     return SECOND_NS if piece <= 25 * MS else 50 * piece
 
@@ -101,7 +101,7 @@ def _meet(one: Kept | Settled, other: Kept | Settled) -> bool:
 
 
 def settling_window_ns(tenant: Tenant) -> int:
-    """Return the window in which settling is judged."""
+    """Return the window in which settling is evaluated."""
     return 100 * MS if piece_ns(tenant) <= MS else max(100 * MS, 50 * piece_ns(tenant))
 
 
@@ -141,7 +141,7 @@ PROGRAMS = (
 
 
 def warm_s(tenants: tuple[Tenant, ...]) -> float:
-    """Return from when on shares are judged: programs may settle before."""
+    """Return from when on shares are evaluated: programs may settle before."""
     return max(WARM_S, max(map(settling_bound_ns, tenants)) / SECOND_NS)
 
 
@@ -177,7 +177,7 @@ def _together(
     name: str,
     *tenants: Tenant,
     quick: bool = False,
-    judged: bool = True,
+    evaluated: bool = True,
     everywhere: bool = False,
 ) -> Row:
     claims = tuple(
@@ -187,7 +187,7 @@ def _together(
     )
     scene = Scene(tenants, _seconds(tenants, WINDOWS))
     tried = _laws(*tenants, quick=quick)
-    return Row(name, "neighbours", scene, claims, quick, judged, tried, everywhere)
+    return Row(name, "neighbours", scene, claims, quick, evaluated, tried, everywhere)
 
 
 def _pair(left: int, right: int, each: int) -> Row:
@@ -269,7 +269,7 @@ TOGETHER = (
         "30 of 8 ms beside a greedy program without the shim",
         Tenant(30, "async", 8 * MS),
         Tenant(None, "async", 280 * US),
-        judged=False,  # longer than turns: 2 or 3 points too many at first
+        evaluated=False,  # longer than turns: 2 or 3 points too many at first
     ),
 )
 

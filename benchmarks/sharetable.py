@@ -46,7 +46,7 @@ class Line:
     throughput: float | None  # percent of what is due
     control: float  # of its bound, by the control that came nearest to passing; 0: there is none
     passed: bool
-    judged: bool
+    evaluated: bool
 
 
 def lines(record: dict[str, Any]) -> list[Line]:
@@ -73,7 +73,7 @@ def _line(title: str, group: str, found: Sequence[dict[str, Any]]) -> Line:
         min(due) if due else None,
         min(control, default=0.0),
         all(row["passed"] for row in found),
-        all(row.get("judged", True) for row in found),
+        all(row.get("evaluated", True) for row in found),
     )
 
 
@@ -144,8 +144,8 @@ def _table_of_patterns(others: Sequence[dict[str, Any]]) -> str:
 
 
 def _title(row: dict[str, Any]) -> str:
-    if not row["judged"]:
-        return f"{row['name']} (shown, not judged)"
+    if not row["evaluated"]:
+        return f"{row['name']} (shown, not evaluated)"
     return str(row["name"]) if row["passed"] else f"**{row['name']}** (missed)"
 
 
@@ -161,7 +161,7 @@ def _table(chosen: Sequence[Line]) -> str:
     rows = _begin(headings, numbers=len(headings) - 1)
     for line in chosen:
         title = line.title if line.passed else f"**{line.title}** (not kept)"
-        title = title if line.judged else f"{line.title} (shown, not judged)"
+        title = title if line.evaluated else f"{line.title} (shown, not evaluated)"
         times = "more than 99" if line.control >= NEVER else f"{line.control:.0f}"
         control = f"{times} times the bound" if line.control else ""
         rows.append(f"| {' | '.join([title, *_cells(line), control])} |")

@@ -127,7 +127,7 @@ class Latency:
 
     def _rows(self, way: str, ends: cluster.Ends) -> list[dict[str, float]]:
         rows = []
-        looks = cluster.looks()
+        relists = cluster.relists()
         for pod, over in self._over.items():
             if not pod.startswith(f"{way}-"):
                 continue
@@ -136,7 +136,7 @@ class Latency:
             if not main or not sidecar:
                 raise SystemExit(f"the runtime did not say when {pod} ended")
             seen = [
-                looks[container] - main[0] for container in ends.ids[pod] if container in looks
+                relists[container] - main[0] for container in ends.ids[pod] if container in relists
             ]
             if not seen:
                 raise SystemExit(f"kubelet's log does not say when it saw the end of {pod}")

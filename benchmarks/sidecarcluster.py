@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
-import kubeletlooks
+import kubeletrelists
 import rig
 import sidecars
 
@@ -57,13 +57,13 @@ class Ends:
         self._channel.close()
 
 
-def looks() -> dict[str, float]:
-    """Return when kubelet first looked at each container that had ended: id -> since 1970."""
+def relists() -> dict[str, float]:
+    """Return when kubelet first listed each container that had ended: id -> since 1970."""
     found: dict[str, float] = {}
     now = datetime.datetime.now().astimezone()
     with Path(os.environ["CLUSTER_RUN"], "log", "kubelet.log").open(errors="replace") as log:
-        for look in kubeletlooks.read(log, now):
-            found.setdefault(look.container, look.at)
+        for relist in kubeletrelists.read(log, now):
+            found.setdefault(relist.container, relist.at)
     return found
 
 

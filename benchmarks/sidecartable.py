@@ -58,7 +58,7 @@ SIGNAL_GOALS = {
 TERMINAL_GOALS = {
     "stop": Goal(2, "none"),
     "swap": Goal(2, "none"),
-    # Its sidecar ends long after the main container: kubelet looks twice, as for a native one.
+    # Its sidecar ends long after the main container: kubelet lists twice, as for a native one.
     "hybrid": Goal(3, "native", grace=1),
     "swap, alone": Goal(2, "hand, alone"),
 }
@@ -106,7 +106,9 @@ def _latency(way: str, latency: dict[str, list[dict[str, float]]]) -> list[Line]
             continue
         goal = goals.get(way)
         beside = [row[name] for row in latency.get(goal.beside, [])] if goal else []
-        found.append(_judged(f"{TITLES[way]}: {what}", [row[name] for row in rows], goal, beside))
+        found.append(
+            _evaluated(f"{TITLES[way]}: {what}", [row[name] for row in rows], goal, beside)
+        )
     found += _of_kubelet(way, rows)
     ended = sum(row["succeeded"] for row in rows)
     if ended != len(rows):
@@ -114,7 +116,7 @@ def _latency(way: str, latency: dict[str, list[dict[str, float]]]) -> list[Line]
     return found
 
 
-def _judged(title: str, values: list[float], goal: Goal | None, beside: list[float]) -> Line:
+def _evaluated(title: str, values: list[float], goal: Goal | None, beside: list[float]) -> Line:
     """Hold the slowest against a goal, or against what is beside it, where that is past it."""
     if goal is None:
         return Line(title, _spread(values))
@@ -130,7 +132,7 @@ def _judged(title: str, values: list[float], goal: Goal | None, beside: list[flo
 
 
 def _of_kubelet(way: str, rows: list[dict[str, float]]) -> list[Line]:
-    """Return what of it was ours and what kubelet's: its looks, and what follows on them."""
+    """Return what of it was ours and what kubelet's: its relists, and what follows on them."""
     if any("seen_last" not in row for row in rows):
         return []  # an older record
     found = []
@@ -143,7 +145,7 @@ def _of_kubelet(way: str, rows: list[dict[str, float]]) -> list[Line]:
         rest = [row["signal"] for row, seconds in zip(rows, before, strict=True) if seconds <= 0]
         if rest and late:
             title = f"{TITLES[way]}: the same without a kubelet sync in between"
-            found.append(_judged(title, rest, SIGNAL_GOALS.get(way), []))
+            found.append(_evaluated(title, rest, SIGNAL_GOALS.get(way), []))
         if late:
             title = (
                 "kubelet's sync after main's end to the sidecar's end, where that sync came first"

@@ -49,7 +49,7 @@ def examine(
         share_rows.worst_bound(tenant, law),
     )
     begin = round(share_rows.warm_s(scene.tenants) * SECOND_NS)
-    kept = scores.judge(had, due, begin, trace.at_ns[-1], share_rows.window_ns(tenant))
+    kept = scores.evaluate(had, due, begin, trace.at_ns[-1], share_rows.window_ns(tenant))
     # At its two ends, a piece may have been begun or not.
     piece = 100 * share_rows.piece_ns(tenant) / (len(kept.windows) * share_rows.window_ns(tenant))
     least = THROUGHPUT * due.least * alone / 100 - piece

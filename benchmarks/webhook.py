@@ -97,7 +97,7 @@ class Client:
 
 
 def changed(pod: dict[str, Any]) -> dict[str, Any]:
-    """Return the pod as it is judged: with memory for its shares."""
+    """Return the pod as it is validated: with memory for its shares."""
     done = json.loads(json.dumps(pod))
     for container in done["spec"]["containers"]:
         for amounts in container.get("resources", {}).values():
@@ -112,7 +112,7 @@ def measure(port: int, authorities: str, count: int, at_once: int) -> dict[str, 
         complete = changed(pod)
         for path, whole in (
             (webhook.DEVICES, pod),
-            (webhook.JUDGE, complete),
+            (webhook.VALIDATE, complete),
             (webhook.SIDECARS, pod),
         ):
             body = json.dumps(pod_objects.asked(whole)).encode()
@@ -197,7 +197,7 @@ def until_ready(port: int) -> None:
     raise SystemExit("the webhook did not become ready")
 
 
-def unjudged(record: dict[str, Any]) -> list[sidecartable.Line]:
+def unevaluated(record: dict[str, Any]) -> list[sidecartable.Line]:
     """Return all answers of a record: what there is to see beside the figures with goals."""
     found = []
     for title, rows in record["answers"].items():
@@ -217,7 +217,7 @@ def main() -> int:
     record = host.stamped({"nodes": nodes, **run(answers, nodes)})
     if not (options.no_record or options.quick):
         host.keep(record, "webhook", samples=("answers",))
-    print(sidecartable.table(unjudged(record)))
+    print(sidecartable.table(unevaluated(record)))
     return goals.say(controllertable.of_webhook(record))
 
 

@@ -139,14 +139,14 @@ def others(name):
         seen = watch.Watch(name)
     except (CudaError, NoDriverError):
         return found
-    looks = {
+    probes = {
         "processes": lambda: len(seen.processes()),
         "bytes": lambda: nvml_memory_taken(seen.nvml, seen.handle),
         "load": lambda: least_of(seen.load),
     }
-    for title, look in looks.items():
+    for title, probe in probes.items():
         with contextlib.suppress(CudaError, AttributeError):
-            found[title] = look()
+            found[title] = probe()
     return {title: n if n >= LEAST_OF_OTHERS[title] else 0 for title, n in found.items()}
 
 
@@ -159,11 +159,11 @@ def free_bytes(name):
         return None
 
 
-def least_of(look):
-    """Return the least of some looks: a device that has just been woken says that it is busy."""
+def least_of(probe):
+    """Return the least of some probes: a device that has just been woken says that it is busy."""
     found = []
     for _ in range(5):
-        found.append(look())
+        found.append(probe())
         time.sleep(0.1)
     return min(found)
 

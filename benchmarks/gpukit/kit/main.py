@@ -39,7 +39,7 @@ RESERVE_SECONDS = 3  # at the end of the minutes, for the record and for ending 
 SURVEY_SECONDS = 60  # for the driver to answer
 SPENT_VARIABLE = "PYVGPU_KIT_SPENT"  # seconds that ./run took before this program
 SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)  # that end a run
-LOOK_SECONDS = 0.5  # between two looks at the length of the log
+POLL_SECONDS = 0.5  # between two reads of the length of the log
 ENDED = "the run ended while this stage ran"
 NODES = ("nvidia[0-9]*", "nvidiactl", "nvidia-uvm")  # that every process with a context opens
 
@@ -222,7 +222,7 @@ def add_driver():
     return True
 
 
-def look_for_device():
+def find_device():
     """Return what cuda.survey prints; Stop without a device."""
     asked = survey()
     if asked.returncode and "NoDriverError" in asked.stderr and add_driver():
@@ -372,9 +372,9 @@ def wait_for(process, limit, log):
     while True:
         left = limit - (time.monotonic() - begun)
         try:
-            return process.wait(max(0, min(LOOK_SECONDS, left)))
+            return process.wait(max(0, min(POLL_SECONDS, left)))
         except subprocess.TimeoutExpired:
-            if left <= LOOK_SECONDS:
+            if left <= POLL_SECONDS:
                 raise
         if os.fstat(log.fileno()).st_size > most:
             return None
@@ -464,7 +464,7 @@ def run_one(options, kept, stage, limit, lines):
     return record.stage(state, reason, seconds, report.read_lines(lines))
 
 
-def judge(kept, chosen):
+def evaluate(kept, chosen):
     """Print what did not hold or is inconclusive; return the exit code."""
     states = {stage.name: kept["stages"][stage.name]["state"] for stage in chosen}
     bad = [name for name, state in states.items() if state not in FINE]
@@ -494,7 +494,7 @@ def main(arguments=None):
     try:
         kept = open_record(options)
         simulate(options.simulate)
-        found = look_for_device()
+        found = find_device()
         admit(kept, options, found["device"])
         for condition in conditions(found):
             note(kept, condition)
@@ -505,7 +505,7 @@ def main(arguments=None):
         logs.make_room(options.out / "log.txt")
         deadline = None if options.minutes is None else begun + 60 * options.minutes
         run_all(options, kept, chosen, missing, deadline)
-        return judge(kept, chosen)
+        return evaluate(kept, chosen)
     except Stop as exc:
         print(f"run: {exc}", file=sys.stderr)
         return exc.code

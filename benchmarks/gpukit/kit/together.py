@@ -112,7 +112,7 @@ def tell(report, name, prefix, had):
         report.figure(f"{prefix}: {guarantees.QUEUED}", had.queued, "% of the time")
 
 
-def judge(report, prefix, tenant, had):
+def evaluate(report, prefix, tenant, had):
     """Report whether *tenant* had no more than its share, None if its halves do not agree."""
     if tenant.vcore is None:
         return

@@ -30,4 +30,4 @@ def one(report, tenant):
     short = cuda.simulated() and tenant.kernel_ns < LONG_NS
     (had,) = together.play([tenant], SIMULATED_SECONDS if short else SECONDS)
     together.tell(report, f"{tenant.title}: share", tenant.title, had)
-    together.judge(report, tenant.title, tenant, had)
+    together.evaluate(report, tenant.title, tenant, had)

@@ -1,6 +1,6 @@
 """Memory of contexts, by NVML and by cuMemGetInfo, each series in a separate process.
 
-The process names a step and waits; meanwhile this one looks at NVML.
+The process names a step and waits; meanwhile this one reads NVML.
 """
 
 import ctypes

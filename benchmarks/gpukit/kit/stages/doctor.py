@@ -30,11 +30,11 @@ def run(report):
             report.missing(check["check"], check["found"])
         else:
             report.fact(check["check"], f"{check['state']}: {check['found']}")
-    for name, held, detail in judge(checks):
+    for name, held, detail in evaluate(checks):
         report.guarantee(name, held, detail)
 
 
-def judge(checks):
+def evaluate(checks):
     """Return (title, held, detail) for each proof among the *checks* of doctor."""
     found = {check["check"]: check for check in checks}
     return [

@@ -46,7 +46,7 @@ def run(report):
     found = []
     with nvml.session(LIBRARY):
         for index in range(pynvml.nvmlDeviceGetCount()):
-            found += look(report, f"GPU {index}", pynvml.nvmlDeviceGetHandleByIndex(index))
+            found += probe(report, f"GPU {index}", pynvml.nvmlDeviceGetHandleByIndex(index))
     if found:
         with_quota(report, found[0])
     else:
@@ -62,7 +62,7 @@ def attempt(report, name, call):
         return None
 
 
-def look(report, gpu, handle):
+def probe(report, gpu, handle):
     """Report what a GPU can be divided into, and is; return the UUIDs of its MIG devices."""
     name = pynvml.nvmlDeviceGetName(handle)
     report.fact(f"{gpu}: name", name)
@@ -169,11 +169,11 @@ def with_quota(report, uuid):
         report.guarantee(f"{name}: works under a quota", False, limited)
         return
     report.fact(f"{name}, with a quota of {QUOTA}", limited)
-    for title, kept, detail in judge(bare, limited):
+    for title, kept, detail in evaluate(bare, limited):
         report.guarantee(f"{name}: {title}", kept, detail)
 
 
-def judge(bare, limited):
+def evaluate(bare, limited):
     """Return (title, held, detail) for each guarantee about the program with a quota."""
     shown = [limited[key] for key in ("cuMemGetInfo", "cuDeviceTotalMem", "NVML")]
     whole = [[one[key] for key in ("name", "processors")] for one in (bare, limited)]

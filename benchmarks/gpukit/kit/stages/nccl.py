@@ -63,11 +63,11 @@ def compare(report, title, library, ranks, settings):
     words = [one["words"] for one in bare if one["words"]]
     if words:
         report.fact(f"{title}: NCCL refuses without a quota", words)
-    for guarantee, kept, detail in judge(bare, limited, ranks):
+    for guarantee, kept, detail in evaluate(bare, limited, ranks):
         report.guarantee(f"{title}: {guarantee}", kept, detail)
 
 
-def judge(bare, limited, ranks):
+def evaluate(bare, limited, ranks):
     """Return (title, held, detail) of the ranks with a quota, given those without."""
     if isinstance(limited, str):
         return [("ends as without a quota", False, limited)]

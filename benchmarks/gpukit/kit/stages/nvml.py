@@ -122,13 +122,13 @@ def of_process(report, device, seen):
     report.median("utilization of the one busy process", known.values(), "%")
 
 
-def busy(device, look):
-    """Keep the device busy for some seconds; give what *look* returns, if it is anything."""
+def busy(device, probe):
+    """Keep the device busy for some seconds; give what *probe* returns, if it is anything."""
     stream, begun = device.stream(), time.monotonic()
     while time.monotonic() - begun < SAMPLED_SECONDS:
         device.work(2_000_000, stream)
         try:
-            found = look()
+            found = probe()
         except cuda.CudaError as exc:
             if exc.code != NOT_FOUND:
                 raise

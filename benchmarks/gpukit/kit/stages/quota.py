@@ -70,10 +70,10 @@ def fill(report, program, family, way, used):
         )
         return
     cuda.until(lambda: used() <= before, SETTLE_SECONDS)
-    judge(report, name, {**seen, **json.loads(rest.splitlines()[-1])}, held)
+    evaluate(report, name, {**seen, **json.loads(rest.splitlines()[-1])}, held)
 
 
-def judge(report, name, seen, held):
+def evaluate(report, name, seen, held):
     """Report on one filled quota; *held*: bytes by which NVML's figure of the device grew."""
     report.figure(f"{name}: taken", seen["held"], "bytes")
     report.figure(f"{name}: taken of the device, by NVML", held, "bytes")

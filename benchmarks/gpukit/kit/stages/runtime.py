@@ -72,11 +72,11 @@ def compare(report, title, command):
         report.guarantee(f"{title}: runs under a quota", False, limited)
         return
     report.fact(f"{title}: version", limited["version"])
-    for guarantee, kept, detail in judge(limited):
+    for guarantee, kept, detail in evaluate(limited):
         report.guarantee(f"{title}: {guarantee}", kept, detail)
 
 
-def judge(limited):
+def evaluate(limited):
     return [
         ("the quota is shown", limited["total"] == QUOTA_BYTES, f"total {limited['total']}"),
         ("copies come back", limited["same"] == 1, "1 MiB there and back"),

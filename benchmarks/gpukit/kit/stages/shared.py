@@ -35,12 +35,12 @@ def compare(report, name, command):
     if isinstance(limited, str):
         report.guarantee(f"{name}: works under a quota", False, limited)
         return
-    for title, kept, detail in judge(bare, limited):
+    for title, kept, detail in evaluate(bare, limited):
         report.guarantee(f"{name}: {title}", kept, detail)
     report.figure(f"{name}: from the last close until it is free", limited["free_ns"] / 1e6, "ms")
 
 
-def judge(bare, limited):
+def evaluate(bare, limited):
     """Return (title, held, detail) for each guarantee about *limited*, given the *bare* run."""
     if limited["open"] != 0:
         return [("it can be opened", False, f"result {limited['open']}")]

@@ -1,7 +1,7 @@
 """Time shares beside other tenants.
 
 On the simulator they are shown and not guaranteed: its clock is the computer's, on which tenants
-and driver compute as well. There `make test-share` judges them, by a clock of its own.
+and driver compute as well. There `make test-share` measures them, by a clock of its own.
 """
 
 from kit import binaries, cuda, together
@@ -39,4 +39,4 @@ def run(report):
             title = f"{name}: {tenant.title}" + (f" ({alike + 1})" if alike else "")
             together.tell(report, title, title, had)
             if not cuda.simulated():
-                together.judge(report, title, tenant, had)
+                together.evaluate(report, title, tenant, had)

@@ -94,11 +94,11 @@ def compare(report, use, command):
     report.fact(f"{use.title}: exit status without a quota", bare_code)
     if bare_code != 0:
         report.fact(f"{use.title}: says without a quota", bare[-KEPT_CHARACTERS:])
-    for guarantee, kept, detail in judge(use, (bare_code, bare), (code, limited)):
+    for guarantee, kept, detail in evaluate(use, (bare_code, bare), (code, limited)):
         report.guarantee(f"{use.title}: {guarantee}", kept, detail)
 
 
-def judge(use, without, with_quota):
+def evaluate(use, without, with_quota):
     """Return (title, held, detail) of a tool's two runs, each as (exit status, output)."""
     (bare_code, _), (code, said) = without, with_quota
     found = [

@@ -130,11 +130,11 @@ def run(report):
         if quota is None and seen["each"]:
             percent = 100 * seen["each"] * seen["steps"]
             report.figure("training alone keeps the device busy for", percent, "%")
-    for title, held, detail in judge(found):
+    for title, held, detail in evaluate(found):
         report.guarantee(title, held, detail)
 
 
-def judge(found):
+def evaluate(found):
     """Return (title, held, detail), given what each way of WAYS printed."""
     bare = found["without the shim"]
     whole = min(1.0, bare["each"] * bare["steps"]) if bare["each"] else 1.0

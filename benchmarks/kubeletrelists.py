@@ -17,15 +17,15 @@ _DIED = re.compile(
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Look:
-    """Kubelet's first look at a container that has ended."""
+class Relist:
+    """Kubelet's first relist of a container that has ended."""
 
     pod: str  # namespace/name
     container: str  # the id, without the runtime's name before it
     at: float  # in seconds since 1970
 
 
-def read(lines: Iterable[str], now: datetime.datetime) -> Iterator[Look]:
+def read(lines: Iterable[str], now: datetime.datetime) -> Iterator[Relist]:
     """Yield what is in a log that was written in the year before *now*, in the same time zone."""
     for line in lines:
         if found := _DIED.match(line):
@@ -33,4 +33,4 @@ def read(lines: Iterable[str], now: datetime.datetime) -> Iterator[Look]:
             at = at.replace(tzinfo=now.tzinfo)
             if at > now:
                 at = at.replace(year=now.year - 1)
-            yield Look(found["pod"], found["container"], at.timestamp())
+            yield Relist(found["pod"], found["container"], at.timestamp())

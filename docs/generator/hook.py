@@ -88,7 +88,7 @@ def _sources(texts: dict[str, str]) -> set[str]:
     found: set[str] = set()
     for name, text in texts.items():
 
-        def look(target: str, name: str = name) -> str:
+        def resolve(target: str, name: str = name) -> str:
             path = pages.source(ROOT, name, target)
             if path is not None:
                 found.add(path)
@@ -100,5 +100,5 @@ def _sources(texts: dict[str, str]) -> set[str]:
                     )
             return target
 
-        links.rewritten(text, look)
+        links.rewritten(text, resolve)
     return found

@@ -80,17 +80,17 @@ def acts_by_itself(thread):
 def pytest_runtest_makereport(item):
     """Turn a skip into a failure in CI, except for the lack of a GPU."""
     report = yield
-    return report if item.get_closest_marker("gpu") else judge(report)
+    return report if item.get_closest_marker("gpu") else fail_skips(report)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report():
     """Turn the skip of a whole file into a failure in CI."""
     report = yield
-    return judge(report)
+    return fail_skips(report)
 
 
-def judge(report):
+def fail_skips(report):
     """Turn a skip into a failure in CI: a laptop may lack a tool, CI installs it.
 
     Excused are privileges, which depend on how CI's container is run, and packages that Debian's

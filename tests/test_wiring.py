@@ -55,15 +55,15 @@ def test_no_object_gets_a_callable_after_its_construction():
 @pytest.mark.parametrize(
     ("line", "found"),
     [
-        ("other.changed = self.look", True),
+        ("other.changed = self.poll", True),
         ("other.changed = lambda: None", True),
         ("other.part.changed = functools.partial(print, 1)", True),
-        ("self.changed = self.look", False),
-        ("other.changed = self.look()", False),
+        ("self.changed = self.poll", False),
+        ("other.changed = self.poll()", False),
         ("other.changed = self.seen", False),
         ("other.changed = 5", False),
     ],
 )
 def test_what_counts_as_a_callable(line, found):
-    text = f"class Part:\n    def look(self):\n        {line}\n"
+    text = f"class Part:\n    def poll(self):\n        {line}\n"
     assert bool(assigned_callables(ast.parse(text))) is found

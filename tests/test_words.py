@@ -23,6 +23,13 @@ def fixture_find():
         pytest.param("class Told:", [(1, "told")], id="a class"),
         pytest.param("promised_vcore: int", [(1, "promised")], id="in another form"),
         pytest.param("self._doors = {}", [(1, "doors")], id="a metaphor"),
+        pytest.param("def look(self):", [(1, "look")], id="a verb of many meanings"),
+        pytest.param("flight_look(device)", [(1, "look")], id="the same in C"),
+        pytest.param(
+            "LOOK_SECONDS = 5.0  # between two looks, in seconds",
+            [(1, "look"), (1, "looks")],
+            id="the same as a noun",
+        ),
         pytest.param("Who, and nobody", [(1, "who"), (1, "nobody")], id="two"),
     ],
 )
@@ -39,6 +46,11 @@ def test_banned_words_are_found_with_their_line(find, text, found):
         pytest.param("new Promise((done) => done())", id="JavaScript's class"),
         pytest.param("the whole shoulder", id="letters within words"),
         pytest.param("a notebook outdoors", id="metaphors within words"),
+        pytest.param("look up a name, looks for it, and looked at its log", id="prepositions"),
+        pytest.param(
+            "an importer that looks\n * for an export", id="a preposition on the next line"
+        ),
+        pytest.param("pod_lookup.read() or look_up()", id="look-ups"),
     ],
 )
 def test_other_words_pass(find, text):

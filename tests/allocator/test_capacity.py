@@ -51,7 +51,7 @@ def test_python_and_cython_agree(given_nodes, asked, allow, named, unwanted, spr
         asks = {GIB: form.Ask(asked, allow, named, unwanted), 2 * GIB: None}
         fitting, scores = (bytearray(b"\x63" * len(made)) for _ in range(2))
         numbers = range(len(made))
-        form.judge_all(made, numbers, asks.__getitem__, fitting)
+        form.evaluate_all(made, numbers, asks.__getitem__, fitting)
         form.score_all(made, numbers, asks.__getitem__, spread, fitting, scores)
         assert set(scores) <= set(range(11))
         said.append((fitting, scores))
@@ -62,19 +62,19 @@ def test_python_and_cython_agree(given_nodes, asked, allow, named, unwanted, spr
 def test_indices_out_of_range_are_refused(form):
     for numbers, found in (([1], bytearray(2)), ([0], bytearray())):
         with pytest.raises(IndexError):
-            form.judge_all([None], numbers, lambda _: None, found)
+            form.evaluate_all([None], numbers, lambda _: None, found)
 
 
-def test_only_indexed_nodes_are_judged():
+def test_only_indexed_nodes_are_evaluated():
     found = bytearray(b"\x63\x63\x63")
-    capacity.judge_all([None] * 3, {1}, lambda _: None, found)
+    capacity.evaluate_all([None] * 3, {1}, lambda _: None, found)
     assert bytes(found) == b"\x63\x06\x63"
 
 
 def test_consecutive_equal_units_are_looked_up_once():
     asked = []
     made = [capacity.Capacity(unit, (), (), ()) for unit in (1, 1, 2, 2)]
-    capacity.judge_all(made, range(4), asked.append, bytearray(4))
+    capacity.evaluate_all(made, range(4), asked.append, bytearray(4))
     assert asked == [1, 2]
 
 
@@ -107,7 +107,7 @@ def test_a_request_may_exceed_the_integer_range():
     node = free_capacity.numbers(1, free_capacity.of(datatypes.NodeDevices((device(0),))))
     for need in (datatypes.ContainerNeed(10, 1 << 90), datatypes.ContainerNeed(100, 0, 1 << 70)):
         pod = datatypes.Pod((datatypes.Container("a", need),))
-        assert node.judge(free_capacity.asked(pod)) != codes.FITS
+        assert node.evaluate(free_capacity.asked(pod)) != codes.FITS
         assert not free_capacity.has(
             device(0), datatypes.ContainerNeed(10, 1 << 90), 100, 1 << 40, untouched=True
         )

@@ -117,7 +117,7 @@ def test_an_invalid_configuration_is_refused_with_the_rule(given, said):
 
 
 @pytest.mark.parametrize(
-    "wish",
+    "time_sharing",
     [
         elastic.TimeSharing(),
         elastic.TimeSharing(ELASTIC),
@@ -125,8 +125,8 @@ def test_an_invalid_configuration_is_refused_with_the_rule(given, said):
         elastic.TimeSharing(priority=LOW),
     ],
 )
-def test_written_parameters_are_read_back(wish):
-    assert elastic.read_parameters(elastic.parameters_of(wish)) == wish
+def test_written_parameters_are_read_back(time_sharing):
+    assert elastic.read_parameters(elastic.parameters_of(time_sharing)) == time_sharing
 
 
 def said(limit, *requests, source="FromClaim", driver="pyvgpu.io"):

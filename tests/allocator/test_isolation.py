@@ -40,7 +40,7 @@ def test_pods_with_mps_and_others_never_meet_on_a_device(wants_mps):
         assert pod_placement.fits(free_capacity.of(node), asked)
         (share,) = pod_placement.place(node, asked)["c"]
         assert (share.uuid == "GPU-1") is wants_mps
-        assert not pod_placement.complaint(node, asked, {"c": (share,)})
+        assert not pod_placement.problem(node, asked, {"c": (share,)})
         held.append(datatypes.Holding(share, "other"))
     full = datatypes.NodeDevices(devices, tuple(held))
     assert not pod_placement.fits(free_capacity.of(full), asked)
@@ -48,7 +48,7 @@ def test_pods_with_mps_and_others_never_meet_on_a_device(wants_mps):
     with pytest.raises(placement_explanation.Refused, match=said):
         pod_placement.place(full, asked)
     other = datatypes.NodeShare("GPU-0" if wants_mps else "GPU-1", 60, 1 << 30)
-    assert pod_placement.complaint(datatypes.NodeDevices(devices), asked, {"c": (other,)})
+    assert pod_placement.problem(datatypes.NodeDevices(devices), asked, {"c": (other,)})
 
 
 def test_a_share_of_a_device_that_mps_divides_is_shown_as_that():
@@ -71,17 +71,17 @@ def test_mps_serves_shares_of_one_device_only(need, words):
 
 
 @pytest.mark.parametrize(
-    ("wish", "priority"),
+    ("time_sharing", "priority"),
     [
         pytest.param(elastic.TimeSharing(quota.TimePolicy.ELASTIC, 80), None, id="elastic"),
         pytest.param(None, quota.Priority.HIGH, id="priority"),
     ],
 )
-def test_options_of_time_are_refused_under_mps(wish, priority):
-    isolation.check_time_sharing(quota.Isolation.QUOTA, wish, priority)
+def test_options_of_time_are_refused_under_mps(time_sharing, priority):
+    isolation.check_time_sharing(quota.Isolation.QUOTA, time_sharing, priority)
     isolation.check_time_sharing(quota.Isolation.MPS, None, quota.Priority.NORMAL)
     with pytest.raises(errors.UsageError, match="under MPS"):
-        isolation.check_time_sharing(quota.Isolation.MPS, wish, priority)
+        isolation.check_time_sharing(quota.Isolation.MPS, time_sharing, priority)
 
 
 @pytest.mark.parametrize("text", ["", "MPS", "mig", "2"])

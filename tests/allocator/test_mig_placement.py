@@ -9,7 +9,14 @@ import mig_profiles
 import pytest
 
 from pyvgpu import errors
-from pyvgpu.allocator import datatypes, free_capacity, mig_placement, mig_search, pod_placement
+from pyvgpu.allocator import (
+    datatypes,
+    free_capacity,
+    mig_placement,
+    mig_search,
+    pod_placement,
+    search_budget,
+)
 
 GIB = 1 << 30
 
@@ -51,7 +58,7 @@ def shapes(profiles, place):
 
 
 def is_valid(profiles, places):
-    """Judge a layout slice by slice, without the module's own functions."""
+    """Evaluate a layout slice by slice, without the module's own functions."""
     own = [shapes(profiles, place) for place in places]
     slices = [slot for one, start in own for slot in range(start, start + one.size)]
     counts = {
@@ -261,18 +268,18 @@ def test_choice_of_another_component_is_checked():
     node = datatypes.NodeDevices((gpu(taken=("1g.10gb@6",)),))
     asked = pod((12, 9 * GIB))
 
-    def complaint(place, own=asked):
+    def problem(place, own=asked):
         share = datatypes.NodeShare(gpu().uuid, 12, 9 * GIB, place)
-        return pod_placement.complaint(node, own, {"c0": (share,)})
+        return pod_placement.problem(node, own, {"c0": (share,)})
 
-    assert complaint("1g.10gb@5") == ""
-    assert "no free place for 1g.10gb@6" in complaint("1g.10gb@6")
-    assert "no free place" in complaint("2g.20gb@1")
-    assert "no MIG profile 9g.90gb" in complaint("9g.90gb@0")
-    assert "must be a profile and a memory slice" in complaint("")
+    assert problem("1g.10gb@5") == ""
+    assert "no free place for 1g.10gb@6" in problem("1g.10gb@6")
+    assert "no free place" in problem("2g.20gb@1")
+    assert "no MIG profile 9g.90gb" in problem("9g.90gb@0")
+    assert "must be a profile and a memory slice" in problem("")
     # The scheduler's choice comes without the pod's selector.
-    assert complaint("1g.10gb@5", datatypes.Pod(asked.containers)) == ""
-    assert "too little" in complaint("1g.10gb@5", datatypes.Pod(pod((50, 9 * GIB)).containers))
+    assert problem("1g.10gb@5", datatypes.Pod(asked.containers)) == ""
+    assert "too little" in problem("1g.10gb@5", datatypes.Pod(pod((50, 9 * GIB)).containers))
 
 
 @pytest.mark.parametrize(
@@ -289,12 +296,12 @@ def test_names_of_profiles_are_accepted(text):
 
 
 def test_order_of_gpus_of_one_kind_does_not_cost_search_steps():
-    patience = pod_placement.SearchBudget()
+    budget = search_budget.SearchBudget()
     devices = tuple(gpu(number) for number in range(8))
     free = free_capacity.of(datatypes.NodeDevices(devices))
     asked = pod(*itertools.repeat((100, 0), 9))
-    assert mig_search.find(free, asked, patience) is None
-    assert patience.left > 0
+    assert mig_search.find(free, asked, budget) is None
+    assert budget.left > 0
 
 
 @pytest.mark.parametrize(

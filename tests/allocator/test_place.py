@@ -323,7 +323,7 @@ def test_a_choice_of_another_scheduler_is_checked(change, said):
     devices = (device(0), device(1, cordoned=True), device(2), device(3))
     node = datatypes.NodeDevices(devices, (held(2, 80, 8), held(3, 10, 75)))
     share = dataclasses.replace(datatypes.NodeShare(uuid(0), 50, 8 * GIB), **change)
-    assert pod_placement.complaint(node, pod(), {"main": (share,)}) == said
+    assert pod_placement.problem(node, pod(), {"main": (share,)}) == said
 
 
 @pytest.mark.parametrize(
@@ -338,16 +338,16 @@ def test_a_choice_of_another_scheduler_is_checked(change, said):
 )
 def test_a_choice_with_a_wrong_number_of_devices_is_refused(shares, said):
     node = datatypes.NodeDevices((device(0), device(1)))
-    assert pod_placement.complaint(node, pod(), shares).startswith(said)
+    assert pod_placement.problem(node, pod(), shares).startswith(said)
 
 
 def test_shares_of_concurrent_containers_are_added_up():
     node = datatypes.NodeDevices((device(0),))
     two = pod(app("a", 60), app("b", 60))
     shares = {name: (datatypes.NodeShare(uuid(0), 60, 8 * GIB),) for name in "ab"}
-    assert pod_placement.complaint(node, two, shares).startswith("gpu0 has 100 vcore")
+    assert pod_placement.problem(node, two, shares).startswith("gpu0 has 100 vcore")
     one_after_the_other = pod(init("a", 60), app("b", 60))
-    assert pod_placement.complaint(node, one_after_the_other, shares) == ""
+    assert pod_placement.problem(node, one_after_the_other, shares) == ""
 
 
 def mig_device(number):
@@ -379,4 +379,4 @@ def test_shares_of_several_mig_devices_chosen_elsewhere_are_not_valid():
     node = datatypes.NodeDevices((mig_device(0), mig_device(1)))
     wanted = pod(app(vcore=30, size=4, count=2))
     chosen = {"main": tuple(datatypes.NodeShare(each.uuid, 30, 4 * GIB) for each in node.devices)}
-    assert "is a MIG device" in pod_placement.complaint(node, wanted, chosen)
+    assert "is a MIG device" in pod_placement.problem(node, wanted, chosen)

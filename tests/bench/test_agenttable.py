@@ -1,4 +1,4 @@
-"""The figures of the node agent: what is judged, and by which goal."""
+"""The figures of the node agent: what is evaluated, and by which goal."""
 
 import agenttable
 import goals

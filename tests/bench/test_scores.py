@@ -22,20 +22,20 @@ def exactly(share):
 
 
 def test_even_share_has_no_error():
-    result = scores.judge(had((4000, 30)), exactly(30), 1 * SECOND, 4 * SECOND, SECOND)
+    result = scores.evaluate(had((4000, 30)), exactly(30), 1 * SECOND, 4 * SECOND, SECOND)
     assert result.mean == pytest.approx(30)
     assert result.mean_error == pytest.approx(0)
     assert len(result.windows) == 3
 
 
 def test_opposite_errors_add_up_only_in_the_mean_error():
-    result = scores.judge(had((1000, 20), (1000, 40)), exactly(30), 0, 2 * SECOND, SECOND)
+    result = scores.evaluate(had((1000, 20), (1000, 40)), exactly(30), 0, 2 * SECOND, SECOND)
     assert result.mean == pytest.approx(30)
     assert result.mean_error == pytest.approx(10)
 
 
 def test_one_bad_window_is_the_worst():
-    result = scores.judge(had((3000, 50), (1000, 42)), exactly(50), 0, 4 * SECOND, SECOND)
+    result = scores.evaluate(had((3000, 50), (1000, 42)), exactly(50), 0, 4 * SECOND, SECOND)
     assert result.worst_error == pytest.approx(8)
     assert result.mean_error == pytest.approx(2)
 

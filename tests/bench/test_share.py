@@ -46,12 +46,12 @@ def test_row_is_played_under_its_laws(name, quick, default):
         pytest.param({"passed": False}, 1, id="not kept"),
         pytest.param({"control_fails": False}, 1, id="the control passes"),
         pytest.param({"control_fails": None}, 0, id="no control"),
-        pytest.param({"passed": False, "judged": False}, 0, id="only shown"),
+        pytest.param({"passed": False, "evaluated": False}, 0, id="only shown"),
         pytest.param({"passed": False, "decides": False}, 0, id="missed, and decides nothing"),
     ],
 )
 def test_exit_code_depends_on_the_deciding_rows(line, code):
-    usual = {"passed": True, "judged": True, "decides": True, "control_fails": True}
+    usual = {"passed": True, "evaluated": True, "decides": True, "control_fails": True}
     said = io.StringIO()
     assert share.conclude([{**usual, **line}], Console(file=said)) == code
     assert ("1 of 1 others missed" in said.getvalue()) == (line.get("decides") is False)

@@ -7,7 +7,7 @@ KEPT = {
     "name": "30/60: both async 300 us",
     "group": "neighbours",
     "law": "slices",
-    "judged": True,
+    "evaluated": True,
     "passed": True,
     "control_fails": True,
     "claims": [
@@ -21,7 +21,7 @@ MISSED = {
     "name": "90: 1 ms kernels",
     "group": patterns.GROUP,
     "law": "today",
-    "judged": True,
+    "evaluated": True,
     "passed": False,
     "claims": [
         {

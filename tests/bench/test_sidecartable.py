@@ -59,7 +59,7 @@ def test_rows_that_miss_their_goals(record, titles):
 
 
 WAY = {"signal": 0.1, "terminal": 1.9, "succeeded": 1.0, "seen_first": 0.4, "seen_last": 0.8}
-LOOKED = WAY | {
+RELISTED = WAY | {
     "written": 0.08,
     "signal": 1.06,
     "terminal": 3.1,
@@ -69,7 +69,9 @@ LOOKED = WAY | {
 
 
 def test_kubelets_part_of_the_latency_has_its_own_lines():
-    found = {line.title: line for line in sidecartable.lines({"latency": {"swap": [WAY, LOOKED]}})}
+    found = {
+        line.title: line for line in sidecartable.lines({"latency": {"swap": [WAY, RELISTED]}})
+    }
     values = [line.value for line in found.values()]
     assert values == [
         "p50 0.10 s, p99 1.06 s of 2",

@@ -70,7 +70,7 @@ def serve():
 def opened(chromium):
     """Return a function that opens an address; fail on any error in the browser's console."""
     with contextlib.ExitStack() as stack:
-        complaints = []
+        console_errors = []
 
         def begin(address, size=status_pictures.DESKTOP, colours="light", *, wait=True, **more):
             settings = {"reduced_motion": "reduce", "timezone_id": "UTC", "locale": "en-GB"}
@@ -83,18 +83,18 @@ def opened(chromium):
             context.set_default_timeout(1000 * SECONDS)
             page = context.new_page()
             page.clock.set_fixed_time(status_pictures.NOW)
-            page.on("pageerror", lambda error: complaints.append(str(error)))
+            page.on("pageerror", lambda error: console_errors.append(str(error)))
             page.on(
                 "console",
-                lambda message: complaints.append(message.text)
+                lambda message: console_errors.append(message.text)
                 if message.type in ("error", "warning")
                 else None,
             )
-            page.complaints = complaints
+            page.console_errors = console_errors
             page.goto(address)
             if wait:
                 page.wait_for_selector("#view:not([hidden])")
             return page
 
         yield begin
-        assert complaints == []
+        assert console_errors == []

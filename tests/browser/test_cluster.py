@@ -27,9 +27,11 @@ def address():
 
 
 def refused(page, *codes):
-    """Remove the browser's complaints about answers with these status codes."""
-    page.complaints[:] = [
-        complaint for complaint in page.complaints if not any(str(c) in complaint for c in codes)
+    """Remove the browser's console_errors about answers with these status codes."""
+    page.console_errors[:] = [
+        console_error
+        for console_error in page.console_errors
+        if not any(str(c) in console_error for c in codes)
     ]
 
 

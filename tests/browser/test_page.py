@@ -15,7 +15,7 @@ from status_pictures import DESKTOP, PHONE
 pytestmark = pytest.mark.browser
 
 BOTH = pytest.mark.parametrize("document", ["node", "cluster"])
-LOOKS = pytest.mark.parametrize(
+THEMES = pytest.mark.parametrize(
     ("colours", "size"),
     [("light", DESKTOP), ("dark", DESKTOP), ("light", PHONE), ("dark", PHONE)],
     ids=["light", "dark", "phone-light", "phone-dark"],
@@ -60,7 +60,7 @@ def size(number):
 
 
 @BOTH
-@LOOKS
+@THEMES
 def test_page_has_no_accessibility_violations(serve, opened, document, colours, size):
     page = opened(serve(status_pictures.document(document)).address, size, colours)
     axe = importlib.resources.files("axe_playwright_python") / "axe.min.js"
@@ -279,7 +279,9 @@ def test_failed_refresh_shows_an_alert_until_it_succeeds(serve, opened):
     shown.refusal = None
     page.evaluate("void ask()")
     alert.wait_for(state="hidden")
-    page.complaints[:] = [complaint for complaint in page.complaints if "503" not in complaint]
+    page.console_errors[:] = [
+        console_error for console_error in page.console_errors if "503" not in console_error
+    ]
 
 
 def test_pod_names_are_shown_as_plain_text(serve, opened):

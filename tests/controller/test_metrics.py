@@ -16,7 +16,7 @@ def used():
         meter.asked("PATCH", 0, 5)
         meter.lost("/api/v1/pods", 410)
         meter.waited(0.1)
-        meter.gauge("pyvgpu_queue_overdue", "Pods that are to be looked at.", lambda: 3)
+        meter.gauge("pyvgpu_queue_overdue", "Pods that are to be polled at.", lambda: 3)
     for counter in controller.counts.values():
         (counter.labels("swap") if counter._labelnames else counter).inc()
     controller.end_seconds.labels("swap").observe(2.5)

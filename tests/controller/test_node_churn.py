@@ -80,7 +80,7 @@ def test_leases_of_nodes_that_went_are_deleted(small, monkeypatch):
 
 
 def test_the_status_page_and_its_scheduler_cache_forget_nodes_that_went(monkeypatch):
-    monkeypatch.setattr(cluster_state, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(cluster_state, "POLL_SECONDS", 0.05)
     api = status_cluster.StatusApi()
     for node in STAY:
         status_cluster.put_node(api, node)

@@ -37,7 +37,7 @@ class Replica(serving_certificate.Identity):
         self._stop.set()  # it never waits
 
     def turn(self):
-        self.look(self._stop)
+        self.poll(self._stop)
         return self._bundle
 
 

@@ -45,7 +45,7 @@ def keeping(name, connection):
         return serving_certificate.Identity(connection, source)
     serving_certificate.Identity(
         connection, serving_certificate.own(connection, PLACE, lasting=True)
-    ).look(Stop())
+    ).poll(Stop())
     return callers.Callers(connection, PLACE)
 
 

@@ -76,7 +76,7 @@ EVENTS = (
     TenantEvent(5.0, Role.DOOMED, EventKind.START, size=4 * GIB, pid=14),
     TenantEvent(5.1, Role.DOOMED, EventKind.HELD, size=3584 * MIB),
     TenantEvent(
-        7.0, Role.LATE, EventKind.TURNED_AWAY, 69, LATE_BYTES, PLAN.unreserved, text=REFUSAL
+        7.0, Role.LATE, EventKind.START_REFUSED, 69, LATE_BYTES, PLAN.unreserved, text=REFUSAL
     ),
     *(spun(role, 9.0) for role in SHARERS),
     *(spun(role, 10.0) for role in SHARERS),

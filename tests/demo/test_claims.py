@@ -18,7 +18,9 @@ HIDDEN = ((3, 4 * GIB), (4.5, 0))  # seconds, and the memory of the doomed tenan
 
 
 def failed(seen):
-    return {verdict.claim: verdict.seen for verdict in assertions.judge(seen) if not verdict.holds}
+    return {
+        verdict.claim: verdict.seen for verdict in assertions.evaluate(seen) if not verdict.holds
+    }
 
 
 def test_good_demonstration_holds_in_every_claim():
@@ -26,7 +28,7 @@ def test_good_demonstration_holds_in_every_claim():
 
 
 def test_verdicts_report_the_measurements():
-    assert [verdict.seen for verdict in assertions.judge(GOOD)] == [
+    assert [verdict.seen for verdict in assertions.evaluate(GOOD)] == [
         "largest seen: steady 1.00 GiB of 2.00 GiB, grower 6.00 GiB of 6.00 GiB, "
         "doomed 4.00 GiB of 4.00 GiB, small 0.50 GiB of 0.75 GiB, large 0.50 GiB of 0.75 GiB, "
         "idle 0.50 GiB of 0.75 GiB, in 5 samples",
@@ -156,24 +158,24 @@ def test_verdicts_report_the_measurements():
             id="only a part back in the ledger",
         ),
         pytest.param(
-            altered(Role.LATE, EventKind.TURNED_AWAY, number=0, text=""),
+            altered(Role.LATE, EventKind.START_REFUSED, number=0, text=""),
             LATE,
             "its exit code is 0; it said ''",
             id="let in",
         ),
         pytest.param(
-            altered(Role.LATE, EventKind.TURNED_AWAY, text="has 65.8GiB free: steady, grower"),
+            altered(Role.LATE, EventKind.START_REFUSED, text="has 65.8GiB free: steady, grower"),
             LATE,
             "its error does not name doomed: 'has 65.8GiB free: steady, grower'",
             id="a holder not named",
         ),
         pytest.param(
-            altered(Role.LATE, EventKind.TURNED_AWAY, text="no: steady, grower, doomed"),
+            altered(Role.LATE, EventKind.START_REFUSED, text="no: steady, grower, doomed"),
             LATE,
             "its error does not name 65.8GiB: 'no: steady, grower, doomed'",
             id="what is free not said",
         ),
-        pytest.param(without(EventKind.TURNED_AWAY), LATE, "it was not tried", id="not tried"),
+        pytest.param(without(EventKind.START_REFUSED), LATE, "it was not tried", id="not tried"),
         pytest.param(
             timed(small=50),
             TIME,
@@ -261,7 +263,7 @@ def test_without_observations_all_claims_about_tenants_fail():
 def test_time_that_the_machine_lost_is_reported_and_tolerated():
     seen = timed(small=25, large=60, kept=2 * 10**8)
     assert failed(seen) == {}
-    said = next(x.seen for x in assertions.judge(seen) if x.claim == TIME)
+    said = next(x.seen for x in assertions.evaluate(seen) if x.claim == TIME)
     assert said.endswith("; for 20 % of the time the machine was too busy to run them")
 
 
@@ -273,7 +275,7 @@ def test_time_claims_fail_without_concurrent_work():
 
 def test_document_has_the_maximum_of_each_source():
     seen = having(samples=(*SAMPLES, sample(7, steady=TWO_OVER, steady_charged=3 * GIB)))
-    found = json.loads(assertions.document(seen, assertions.judge(seen)))
+    found = json.loads(assertions.document(seen, assertions.evaluate(seen)))
     assert found["tenants"][0] == {
         "name": "steady",
         "vcore": None,

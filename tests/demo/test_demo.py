@@ -46,8 +46,8 @@ def test_all_claims_hold_and_nothing_is_left(room):
     with subprocess.Popen(
         [*DEMO, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as demo:
-        output, complaints = demo.communicate()
-    assert complaints == ""
+        output, stderr = demo.communicate()
+    assert stderr == ""
     found = json.loads(output)
     assert [claim for claim in found["claims"] if not claim["holds"]] == []
     assert len(found["claims"]) == 8
@@ -114,7 +114,7 @@ def test_failed_claim_is_named_and_sets_the_exit_code(room):
 
 
 @pytest.mark.parametrize(
-    ("options", "complaint"),
+    ("options", "problem"),
     [
         pytest.param(["--seconds", "0"], "--seconds '0': must be whole seconds", id="zero"),
         pytest.param(["--seconds", "-5"], "--seconds '-5': must be", id="negative"),
@@ -140,11 +140,11 @@ def test_failed_claim_is_named_and_sets_the_exit_code(room):
         pytest.param(["now"], "unrecognized arguments: now", id="argument"),
     ],
 )
-def test_bad_options_give_a_one_line_error(options, complaint):
+def test_bad_options_give_a_one_line_error(options, problem):
     ran = subprocess.run([*DEMO, *options], capture_output=True, text=True, check=False)
     assert ran.returncode == 64
     assert ran.stdout == ""
-    assert complaint in ran.stderr
+    assert problem in ran.stderr
     assert len(ran.stderr.splitlines()) == 1
 
 

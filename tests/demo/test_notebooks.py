@@ -55,7 +55,7 @@ EVENTS = (
     event(11.5, Role.LATE, EventKind.ASKED),
     *(event(11.6, role, EventKind.ASKED) for role in notebook_scene.WORKERS),
     *(event(12.6, role, EventKind.CELL, size=24 * MIB) for role in notebook_scene.WORKERS),
-    event(16.0, Role.LATE, EventKind.TURNED_AWAY, 69, text=REFUSAL),
+    event(16.0, Role.LATE, EventKind.START_REFUSED, 69, text=REFUSAL),
 )
 
 
@@ -111,7 +111,7 @@ def until(seconds):
 
 
 def test_every_claim_holds_for_a_good_demonstration():
-    assert [x for x in notebook_claims.judge(GOOD) if not x.holds] == []
+    assert [x for x in notebook_claims.evaluate(GOOD) if not x.holds] == []
 
 
 WRONG = dataclasses.replace(
@@ -157,7 +157,7 @@ MANY = sampled(
             without(Role.FIRST, EventKind.RESUMED), 3, "never seen to be", id="never resumed"
         ),
         pytest.param(
-            without(Role.LATE, EventKind.TURNED_AWAY), 4, "was not refused", id="late starts"
+            without(Role.LATE, EventKind.START_REFUSED), 4, "was not refused", id="late starts"
         ),
         pytest.param(
             more(event(13, Role.THIRD, EventKind.SUSPENDED)), 4, "the third run was", id="worker"
@@ -173,7 +173,7 @@ MANY = sampled(
     ],
 )
 def test_a_claim_fails_for_its_fault(seen, claim, why):
-    verdict = notebook_claims.judge(seen)[claim]
+    verdict = notebook_claims.evaluate(seen)[claim]
     assert not verdict.holds
     assert why in verdict.seen
 

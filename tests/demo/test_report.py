@@ -47,7 +47,7 @@ class Page(HTMLParser):
 
 
 def page(seen):
-    return Page(html_report.page(seen, assertions.judge(seen), "2026-01-02 03:04"))
+    return Page(html_report.page(seen, assertions.evaluate(seen), "2026-01-02 03:04"))
 
 
 def pictures(found):
@@ -81,7 +81,7 @@ def test_pictures_show_the_use_of_each_tenant():
 def test_failed_claim_is_marked_and_escaped():
     said = "<b>no & room</b>"
     failing = Observations(PLAN, remarks=((Role.STEADY, said),))
-    text = html_report.page(failing, assertions.judge(failing), "now")
+    text = html_report.page(failing, assertions.evaluate(failing), "now")
     assert "&lt;b&gt;no &amp; room&lt;/b&gt;" in text
     assert said not in text
     assert text.count("✗ failed") == 7
@@ -96,7 +96,7 @@ def test_same_demonstration_gives_the_same_page():
 @needs_matplotlib
 def test_report_is_written_or_the_error_is_reported(tmp_path):
     html_report.check_possible(tmp_path / "report.html")
-    html_report.write(tmp_path / "report.html", GOOD, assertions.judge(GOOD))
+    html_report.write(tmp_path / "report.html", GOOD, assertions.evaluate(GOOD))
     assert (tmp_path / "report.html").read_text().startswith("<!DOCTYPE html>")
     with pytest.raises(OutputError, match="cannot be written: no such file|No such file"):
         html_report.write(tmp_path / "gone" / "report.html", GOOD, ())

@@ -79,5 +79,5 @@ def test_no_window_without_all_tenants(seen):
 
 
 def test_recent_share_covers_only_the_last_second():
-    looks = (sample(1.0), sample(2.0, small_busy=10**9), sample(3.0, small_busy=15 * 10**8))
-    assert shares.recent(looks, Role.SMALL) == 0.5
+    samples = (sample(1.0), sample(2.0, small_busy=10**9), sample(3.0, small_busy=15 * 10**8))
+    assert shares.recent(samples, Role.SMALL) == 0.5

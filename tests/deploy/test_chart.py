@@ -120,7 +120,7 @@ def test_second_scheduler_samples_all_nodes_and_authenticates():
     things = made(*SECOND, "scheduler.clusterIP=10.96.0.50")
     text = things["ConfigMap", "kube-scheduler"]["data"]["config.yaml"]
     config = yaml.safe_load(text)
-    assert config_check.judge(config) == ()
+    assert config_check.check(config) == ()
     assert config["percentageOfNodesToScore"] == 100
     (extender,) = config["extenders"]
     assert extender["urlPrefix"] == "https://10.96.0.50/scheduler"

@@ -88,7 +88,7 @@ def mutation_of(path, source):
     )
     return {
         webhook.DEVICES: devices.mutation(rules, lambda: (T4,), gpu.no_claims),
-        webhook.JUDGE: devices.validation(rules, lambda: (T4,)),
+        webhook.VALIDATE: devices.validation(rules, lambda: (T4,)),
         webhook.EPHEMERAL: devices.ephemeral(rules),
         webhook.SIDECARS: transform.mutation(admission, lambda: (1, 36)),
         webhook.IMAGES: imagenames.mutation(renames()),

@@ -95,7 +95,7 @@ MUTATING, VALIDATING = "MutatingWebhookConfiguration", "ValidatingWebhookConfigu
 PATHS = {
     (MUTATING, "devices.pyvgpu.io"): webhook.DEVICES,
     (MUTATING, "sidecars.pyvgpu.io"): webhook.SIDECARS,
-    (VALIDATING, "devices.pyvgpu.io"): webhook.JUDGE,
+    (VALIDATING, "devices.pyvgpu.io"): webhook.VALIDATE,
     (VALIDATING, "ephemeral.pyvgpu.io"): webhook.EPHEMERAL,
 }
 

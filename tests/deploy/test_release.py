@@ -58,7 +58,7 @@ def test_checkout_is_consistent():
     ],
 )
 def test_release_has_one_version_everywhere(text, chart, tagged, wrong):
-    found = release.complaints(text, chart, tagged)
+    found = release.problems(text, chart, tagged)
     assert len(found) == len(wrong), found
     assert all(part in said for part, said in zip(wrong, found, strict=True)), found
 

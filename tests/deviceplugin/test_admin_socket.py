@@ -61,12 +61,12 @@ def set_order(name="team/pod/main", **change):
 
 
 def test_set_order_changes_the_quota(agent, tmp_path):
-    assert admin_socket.tell(tmp_path, set_order(vcore=20, vmemory=GIB)) == (
+    assert admin_socket.send(tmp_path, set_order(vcore=20, vmemory=GIB)) == (
         f"team/pod/main: vcore 20, vmemory 1GiB of {UUID.format(0)}"
     )
     assert agent.grants[f"{7:016x}"].shares[0].vcore == 20
     elastic = set_order(policy=1, vcore_limit=60)
-    assert "vcore 20, elastic to 60, " in admin_socket.tell(tmp_path, elastic)
+    assert "vcore 20, elastic to 60, " in admin_socket.send(tmp_path, elastic)
 
 
 @pytest.mark.parametrize("name", ["team/pod/main", "team/pod", f"{7:016x}"])
@@ -106,7 +106,7 @@ def test_unknown_or_ambiguous_name_lists_valid_ones(agent):
 def test_invalid_order_changes_nothing(agent, tmp_path, order, kind, said):
     before = dict(agent.grants)
     with pytest.raises(kind, match=said):
-        admin_socket.tell(tmp_path, order)
+        admin_socket.send(tmp_path, order)
     assert agent.grants == before
     assert agent.cordons.uuids == frozenset()
 
@@ -114,10 +114,10 @@ def test_invalid_order_changes_nothing(agent, tmp_path, order, kind, said):
 def test_cordon_lasts_until_it_is_undone(agent, tmp_path):
     uuid = UUID.format(1)
     order = {"order": "cordon", "uuid": uuid, "undo": False}
-    assert admin_socket.tell(tmp_path, order) == f"{uuid}: cordoned, no new container gets it"
-    assert admin_socket.tell(tmp_path, order) == f"{uuid}: cordoned, no new container gets it"
+    assert admin_socket.send(tmp_path, order) == f"{uuid}: cordoned, no new container gets it"
+    assert admin_socket.send(tmp_path, order) == f"{uuid}: cordoned, no new container gets it"
     assert agent.cordons.uuids == cordoned_devices.Cordons(tmp_path).uuids == {uuid}
-    assert admin_socket.tell(tmp_path, {**order, "undo": True}) == (
+    assert admin_socket.send(tmp_path, {**order, "undo": True}) == (
         f"{uuid}: uncordoned, new containers can get it"
     )
     assert agent.cordons.uuids == cordoned_devices.Cordons(tmp_path).uuids == frozenset()
@@ -127,12 +127,12 @@ def test_annotated_cordon_is_not_undone_by_an_order(agent, tmp_path):
     uuid = UUID.format(0)
     agent.cordons.follow(frozenset({uuid}))
     with pytest.raises(errors.UsageError, match="annotation pyvgpu.io/cordoned, too; remove it"):
-        admin_socket.tell(tmp_path, {"order": "cordon", "uuid": uuid, "undo": True})
+        admin_socket.send(tmp_path, {"order": "cordon", "uuid": uuid, "undo": True})
 
 
 def test_missing_device_can_be_uncordoned(agent, tmp_path):
     agent.cordons.change("GPU-gone", cordoned=True)
-    admin_socket.tell(tmp_path, {"order": "cordon", "uuid": "GPU-gone", "undo": True})
+    admin_socket.send(tmp_path, {"order": "cordon", "uuid": "GPU-gone", "undo": True})
     assert agent.cordons.uuids == frozenset()
 
 
@@ -145,9 +145,9 @@ def test_unreadable_cordons_are_refused(tmp_path, content):
 
 def test_without_an_agent_the_error_names_the_folder(tmp_path):
     with pytest.raises(errors.UnavailableError, match="no agent of this node.*--state"):
-        admin_socket.tell(tmp_path, set_order(vcore=1))
+        admin_socket.send(tmp_path, set_order(vcore=1))
     with pytest.raises(errors.UnavailableError, match="no agent of this node"):
-        admin_socket.tell(tmp_path / "nowhere", set_order(vcore=1))
+        admin_socket.send(tmp_path / "nowhere", set_order(vcore=1))
 
 
 @rights.as_root
@@ -157,7 +157,7 @@ def test_only_root_may_give_orders(agent, tmp_path):
             folder.chmod(0o755)
 
     def order():
-        admin_socket.tell(tmp_path, set_order(vcore=1))
+        admin_socket.send(tmp_path, set_order(vcore=1))
 
     assert "only root may send commands" in str(forked.call(order, uid=forked.OTHER_UID))
     (tmp_path / "control").chmod(0o666)
@@ -172,7 +172,7 @@ def test_only_root_may_give_orders(agent, tmp_path):
 def test_stopped_agent_executes_no_order(agent, tmp_path):
     agent.orders.stop()
     with pytest.raises(errors.UnavailableError):
-        admin_socket.tell(tmp_path, set_order(vcore=1))
+        admin_socket.send(tmp_path, set_order(vcore=1))
     assert agent.grants[f"{7:016x}"].shares[0].vcore == 50
     assert os.path.lexists(tmp_path / "control")
 
@@ -181,5 +181,5 @@ def test_next_agent_replaces_the_socket_of_a_killed_one(agent, tmp_path):
     agent.orders.stop()
     following = Agent(tmp_path)
     following.orders.start()
-    assert admin_socket.tell(tmp_path, set_order(policy=int(quota.TimePolicy.ELASTIC)))
+    assert admin_socket.send(tmp_path, set_order(policy=int(quota.TimePolicy.ELASTIC)))
     following.orders.stop()

@@ -101,11 +101,11 @@ def test_device_moves_once_it_is_free_and_stays_there(tmp_path):
         asked.append(api)
         return {A}
 
-    assert not after.look(held)
+    assert not after.poll(held)
     assert asked == [Api.PLUGIN]
     assert not after.gives(A)
-    assert not after.look(lambda _: None)  # holders unknown
-    assert after.look(lambda _: {B})
+    assert not after.poll(lambda _: None)  # holders unknown
+    assert after.poll(lambda _: {B})
     assert after.published(A)
     assert after.gives(A)
     again = gates(tmp_path, f"{A}=dra")
@@ -116,7 +116,7 @@ def test_device_moves_once_it_is_free_and_stays_there(tmp_path):
     assert not back.published(A)
     assert back.gives(A)  # existing allocations are still prepared
     assert back.elsewhere(A) == "dra"
-    assert back.look(lambda _: set())
+    assert back.poll(lambda _: set())
     assert back.elsewhere(A) == ""
     assert not back.gives(A)
 

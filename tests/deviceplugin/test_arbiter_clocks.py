@@ -53,19 +53,19 @@ def pids(registry):
     return {process.pid for process in arbiter.find([registry])}
 
 
-def looked(kept, wanted, true):
-    """Run the agent's look until *true* holds."""
-    wait_until(lambda: kept.look(wanted) or true())
+def polled(kept, wanted, true):
+    """Run the agent's poll until *true* holds."""
+    wait_until(lambda: kept.poll(wanted) or true())
 
 
 def test_grant_has_a_running_clock_even_after_the_arbiter_is_killed(registry, grant):
     kept = arbiter_clocks.Clocks(registry, registry.parent / "none")
     clock = grant / cdi_edits.CLOCK_FOLDER / "0"
     try:
-        looked(kept, {grant.name: 1}, lambda: arbiter.serves(clock))
+        polled(kept, {grant.name: 1}, lambda: arbiter.serves(clock))
         (first,) = arbiter.find([registry])
         os.kill(first.pid, signal.SIGKILL)
-        looked(
+        polled(
             kept, {grant.name: 1}, lambda: pids(registry) - {first.pid} and arbiter.serves(clock)
         )
     finally:
@@ -78,15 +78,15 @@ def test_first_grant_after_idle_time_finds_a_running_arbiter(registry, grant, mo
     kept = arbiter_clocks.Clocks(registry, registry.parent / "none")
     clock = grant / cdi_edits.CLOCK_FOLDER / "0"
     try:
-        looked(kept, {}, lambda: any(process.beats for process in arbiter.find([registry])))
-        kept.look({})  # it finds the arbiter
+        polled(kept, {}, lambda: any(process.beats for process in arbiter.find([registry])))
+        kept.poll({})  # it finds the arbiter
         (first,) = arbiter.find([registry])
         os.kill(first.pid, signal.SIGKILL)
         wait_until(lambda: not arbiter.find([registry]))
         for _ in range(20):
-            kept.look({})
+            kept.poll({})
         assert not arbiter.find([registry])  # no grant needs one
-        looked(kept, {grant.name: 1}, lambda: arbiter.serves(clock))
+        polled(kept, {grant.name: 1}, lambda: arbiter.serves(clock))
     finally:
         kept.stop()
 
@@ -95,9 +95,9 @@ def test_next_agent_adopts_the_arbiter_of_a_killed_one(registry, grant):
     killed, later = (arbiter_clocks.Clocks(registry, registry.parent / "none") for _ in range(2))
     clock = grant / cdi_edits.CLOCK_FOLDER / "0"
     try:
-        looked(killed, {grant.name: 1}, lambda: arbiter.serves(clock))
+        polled(killed, {grant.name: 1}, lambda: arbiter.serves(clock))
         (first,) = arbiter.find([registry])
-        looked(later, {grant.name: 1}, lambda: arbiter.serves(clock))
+        polled(later, {grant.name: 1}, lambda: arbiter.serves(clock))
         assert pids(registry) == {first.pid}
         later.stop()
         wait_until(lambda: not arbiter.find([registry]))
@@ -112,7 +112,7 @@ from pyvgpu.deviceplugin.containers import arbiter_clocks
 registry = pathlib.Path(sys.argv[1])
 kept = arbiter_clocks.Clocks(registry, registry.parent / "none")
 while True:
-    kept.look({})
+    kept.poll({})
     print(*(process.pid for process in arbiter.find([registry]) if process.beats), flush=True)
     time.sleep(0.05)
 """
@@ -163,7 +163,7 @@ def test_removed_grant_does_not_stop_the_arbiter(registry, grant):
     kept = arbiter_clocks.Clocks(registry, registry.parent / "none")
     clock = grant / cdi_edits.CLOCK_FOLDER / "0"
     try:
-        looked(kept, {"0" * 16: 2, grant.name: 1}, lambda: arbiter.serves(clock))
+        polled(kept, {"0" * 16: 2, grant.name: 1}, lambda: arbiter.serves(clock))
     finally:
         kept.stop()
 
@@ -177,9 +177,9 @@ def test_arbiter_that_fails_to_start_is_not_retried_at_once(registry, caplog, mo
     (registry / f"arbiter-{os.geteuid()}").write_text("in the way")
     kept = arbiter_clocks.Clocks(registry, registry.parent / "none")
     try:
-        looked(kept, {}, lambda: "the arbiter exits with" in caplog.text)
+        polled(kept, {}, lambda: "the arbiter exits with" in caplog.text)
         for _ in range(20):
-            kept.look({})
+            kept.poll({})
     finally:
         kept.stop()
     assert caplog.text.count("started the arbiter") == 1

@@ -49,7 +49,7 @@ with nvml.session(library):
         one = watching[action]
         for _ in correct:
             one.correct()
-        one.look()
+        one.poll()
         words = [
             [finding.kind.value, finding.pids, finding.pod, finding.text]
             for finding in one.findings
@@ -65,7 +65,7 @@ BARE = "cuda = ctypes.CDLL({library!r})\n" + SHIMMED
 
 @pytest.fixture
 def audited(places, machine, driver, tmp_path, request):
-    """Two grants on one device and a look of the auditor, run under the parameter's command."""
+    """Two grants on one device and a poll of the auditor, run under the parameter's command."""
     made = [grant_of(share_of(machine), number=number) for number in (1, 2)]
     for grant in made:
         places.make(grant, driver)
@@ -79,13 +79,13 @@ def audited(places, machine, driver, tmp_path, request):
         text=True,
     ) as process:
 
-        def look(action="report", *, corrections=0, all_of_it=False):
+        def poll(action="report", *, corrections=0, all_of_it=False):
             process.stdin.write(f"{action}{' correct' * corrections}\n")
             process.stdin.flush()
             found, reported = json.loads(process.stdout.readline())
             return (found, reported) if all_of_it else found
 
-        yield made, look
+        yield made, poll
         process.stdin.close()
         assert process.wait(timeout=waiting.PROMPT) == 0
 
@@ -128,27 +128,27 @@ def outside(machine):
 
 
 def test_device_in_mig_mode_is_not_audited(audited, machine):
-    _, look = audited
+    _, poll = audited
     simulator.set_faults(machine, "mig 0")
-    assert look() == []
+    assert poll() == []
 
 
 @rights.needs_mounts
 @rights.needs_first_pid_namespace
 def test_bypassing_process_is_found_and_its_neighbour_is_not(audited, places, driver, tmp_path):
-    (first, second), look = audited
+    (first, second), poll = audited
     bare = BARE.format(library=str(driver.tree / "exclusive/lib64/libcuda.so.1"))
     with running(places, first, tmp_path, SHIMMED):
-        assert [look(), look()] == [[], []]
+        assert [poll(), poll()] == [[], []]
         with running(places, second, tmp_path, bare) as pid:
-            assert look() == []
-            ((kind, pids, pod, text),) = look()
+            assert poll() == []
+            ((kind, pids, pod, text),) = poll()
             assert (kind, pids, pod) == ("no-shim", [pid], "uid")
             assert text.startswith(
                 f"process {pid} of team/pod-2/main uses gpu0 without the shim: "
             )
-            assert len(look()) == 1
-        assert look() == []
+            assert len(poll()) == 1
+        assert poll() == []
 
 
 @rights.needs_mounts
@@ -157,23 +157,23 @@ def test_bypassing_process_is_found_and_its_neighbour_is_not(audited, places, dr
     "audited", [("setpriv", "--bounding-set=-all", "--inh-caps=-all")], indirect=True
 )
 def test_audit_without_access_to_maps_has_no_false_findings(audited, places, driver, tmp_path):
-    (first, second), look = audited
+    (first, second), poll = audited
     bare = BARE.format(library=str(driver.tree / "exclusive/lib64/libcuda.so.1"))
     with running(places, first, tmp_path, SHIMMED), running(places, second, tmp_path, bare) as pid:
-        look()
-        ((kind, pids, _, _),) = look()
+        poll()
+        ((kind, pids, _, _),) = poll()
         assert (kind, pids) == ("no-shim", [pid])
 
 
 @rights.needs_mounts
 @rights.needs_first_pid_namespace
 def test_container_above_its_quota_is_found(audited, places, driver, tmp_path):
-    (first, _), look = audited
+    (first, _), poll = audited
     library = str(driver.tree / "exclusive/lib64/libcuda.so.1")
     source = BARE.format(library=library).replace("alloc(GIB)", f"alloc({3 * GIB})")
     with running(places, first, tmp_path, source):
-        look()
-        found = look()
+        poll()
+        found = poll()
         assert [kind for kind, _, _, _ in found] == ["no-shim", "above"]
         assert "of gpu0, its quota is 2GiB" in found[1][3]
 
@@ -216,11 +216,11 @@ SECOND = shim_room.PRELUDE + "context()\nsys.exit(alloc(700 * MIB)[0])\n"
 @rights.needs_pid_namespace
 @rights.needs_first_pid_namespace
 def test_container_with_own_pid_namespace_is_identified(audited, places, tmp_path):
-    (first, _), look = audited
+    (first, _), poll = audited
     source = "context()\nanswer([alloc(GIB)[0], os.getpid()])\nsys.stdin.read()"
     with contained(places, first, tmp_path, source) as process:
         assert json.loads(process.stdout.readline()) == [0, 1]
-        assert [look(corrections=2), look(corrections=2)] == [[], []]
+        assert [poll(corrections=2), poll(corrections=2)] == [[], []]
 
 
 @pytest.mark.slow
@@ -251,11 +251,11 @@ def test_container_with_own_pid_namespace_is_identified(audited, places, tmp_pat
     ],
 )
 def test_tampered_ledger_is_corrected_and_reported(audited, places, tmp_path, change):
-    _, look = audited
+    _, poll = audited
     with tampering(audited, places, tmp_path, change):
-        found, reported = look(corrections=2, all_of_it=True)
-        if not found:  # a structural change counts after two looks
-            found, reported = look(corrections=2, all_of_it=True)
+        found, reported = poll(corrections=2, all_of_it=True)
+        if not found:  # a structural change counts after two polls
+            found, reported = poll(corrections=2, all_of_it=True)
         ((kind, _, pod, text),) = found
         assert (kind, pod) == ("tampered", "uid")
         assert text.startswith("the ledger of team/pod-1/main")
@@ -270,7 +270,7 @@ def test_tampered_ledger_is_corrected_and_reported(audited, places, tmp_path, ch
 @pytest.mark.parametrize("header", ["its own", "the other's"])
 def test_a_ledger_copied_from_another_container_is_corrected(audited, places, tmp_path, header):
     """Also if only the header is left, which says whose the file is."""
-    (_, second), look = audited
+    (_, second), poll = audited
     source = "answer([context() and 0, os.getpid()])\nsys.stdin.read()"
     with contained(places, second, tmp_path, source) as other:
         assert json.loads(other.stdout.readline()) == [0, 1]
@@ -281,7 +281,7 @@ def test_a_ledger_copied_from_another_container_is_corrected(audited, places, tm
         f"file.write(zlib.decompress(base64.b64decode({content!r}))[{begin}:])"
     )
     with tampering(audited, places, tmp_path, change):
-        found = look(corrections=2) or look(corrections=2)
+        found = poll(corrections=2) or poll(corrections=2)
         assert [(kind, pod) for kind, _, pod, _ in found] == [("tampered", "uid")]
 
 
@@ -299,10 +299,10 @@ def test_invalid_times_in_a_ledger_change_no_memory(audited, places, tmp_path):
         f"file.seek({field(begin)}); file.write(os.urandom({field(end) - field(begin)}))"
         for begin, end in parts
     )
-    (first, _), look = audited
+    (first, _), poll = audited
     with tampering(audited, places, tmp_path, change):
         before = total(places, first)
-        assert look(corrections=3) == []
+        assert poll(corrections=3) == []
         assert total(places, first) == before
 
 
@@ -310,15 +310,15 @@ def test_invalid_times_in_a_ledger_change_no_memory(audited, places, tmp_path):
 @rights.needs_pid_namespace
 @rights.needs_first_pid_namespace
 def test_memory_of_a_process_without_slot_is_counted(audited, places, tmp_path):
-    _, look = audited
+    _, poll = audited
     with tampering(audited, places, tmp_path, "unlock()"):
-        look(corrections=3)
+        poll(corrections=3)
 
 
 @contextlib.contextmanager
 def tampering(audited, places, tmp_path, change):
     """Apply *change* to a container's ledger; after the block all its memory must count."""
-    (first, _), look = audited
+    (first, _), poll = audited
     source = f"SECOND = {SECOND!r}\n{TAMPERING}"
     with contained(places, first, tmp_path, source) as process:
 
@@ -330,7 +330,7 @@ def tampering(audited, places, tmp_path, change):
 
         assert json.loads(process.stdout.readline()) == [0, 1]
         assert json.loads(process.stdout.readline()) == [0, 0]
-        assert look(corrections=3) == []
+        assert poll(corrections=3) == []
         assert another() == 2
         before = total(places, first)
         process.stdin.write(f"{change}\n")
@@ -344,7 +344,7 @@ def tampering(audited, places, tmp_path, change):
 @rights.needs_mounts
 @rights.needs_first_pid_namespace
 def test_bypassing_memory_is_charged_to_the_container(audited, places, driver, tmp_path):
-    (first, _), look = audited
+    (first, _), poll = audited
     library = driver.tree / "exclusive/lib64/libcuda.so.1"
     bare = BARE.format(library=str(library)).replace("alloc(GIB)", "alloc(1100 * MIB)")
     edits = granted.edits_of(places.specification(first.id))
@@ -352,7 +352,7 @@ def test_bypassing_memory_is_charged_to_the_container(audited, places, driver, t
         honest = "context(); answer(0); sys.stdin.readline(); answer(alloc(1100 * MIB)[0])"
         with granted.start(edits, tmp_path / "honest", honest) as process:
             assert process.stdout.readline() == "0\n"
-            look(corrections=2)
+            poll(corrections=2)
             process.stdin.write("\n")
             process.stdin.flush()
             assert json.loads(process.stdout.readline()) == 2
@@ -367,41 +367,41 @@ def total(places, grant):
 
 @rights.needs_first_pid_namespace
 def test_process_of_the_node_is_found(audited, machine):
-    _, look = audited
+    _, poll = audited
     with outside(machine) as (_, pid):
-        look()
-        found = look()
+        poll()
+        found = poll()
         assert [(kind, pids) for kind, pids, _, _ in found] == [("outside", [pid])]
 
 
 @rights.needs_mounts
 @rights.needs_first_pid_namespace
 def test_finding_is_reported_once(audited, places, driver, tmp_path):
-    (first, _), look = audited
+    (first, _), poll = audited
     bare = BARE.format(library=str(driver.tree / "exclusive/lib64/libcuda.so.1"))
     with running(places, first, tmp_path, bare) as pid:
-        look()
-        _, ((reason, uid, text),) = look(all_of_it=True)
+        poll()
+        _, ((reason, uid, text),) = poll(all_of_it=True)
         assert (reason, uid) == ("VGPUQuotaBypassed", "uid")
         assert text.startswith(f"process {pid} of team/pod-1/main uses gpu0 without the shim")
-        assert look(all_of_it=True)[1] == []
+        assert poll(all_of_it=True)[1] == []
 
 
 @rights.needs_mounts
 @rights.needs_first_pid_namespace
 def test_only_the_bypassing_process_is_killed(audited, places, driver, tmp_path):
-    (first, second), look = audited
+    (first, second), poll = audited
     bare = BARE.format(library=str(driver.tree / "exclusive/lib64/libcuda.so.1"))
     with (
         running(places, first, tmp_path, SHIMMED) as innocent,
         running(places, second, tmp_path, bare) as pid,
     ):
-        assert look("kill") == []
+        assert poll("kill") == []
         assert Path(f"/proc/{pid}").exists()
-        found, reported = look("kill", all_of_it=True)
+        found, reported = poll("kill", all_of_it=True)
         assert [(kind, pids) for kind, pids, _, _ in found] == [("no-shim", [pid])]
         assert [reason for reason, _, _ in reported] == ["VGPUQuotaBypassed", "VGPUProcessEnded"]
-        waiting.wait_until(lambda: look("kill") == [])
+        waiting.wait_until(lambda: poll("kill") == [])
         assert not Path(f"/proc/{pid}/maps").read_bytes()
         assert Path(f"/proc/{innocent}/maps").read_bytes()
 
@@ -410,7 +410,7 @@ def test_only_the_bypassing_process_is_killed(audited, places, driver, tmp_path)
 @rights.needs_first_pid_namespace
 def test_statically_linked_program_is_killed(audited, places, tmp_path):
     """It loads no library that could be the shim: the driver is linked into the program."""
-    (first, _), look = audited
+    (first, _), poll = audited
     edits = granted.edits_of(places.specification(first.id))
     root = tmp_path / "root"
     root.mkdir()
@@ -423,18 +423,18 @@ def test_statically_linked_program_is_killed(audited, places, tmp_path):
     ) as process:
         result, pid = json.loads(process.stdout.readline())
         assert result == 0
-        assert look("kill") == []
-        ((kind, pids, _, _),) = look("kill")
+        assert poll("kill") == []
+        ((kind, pids, _, _),) = poll("kill")
         assert (kind, pids) == ("no-shim", [pid])
         assert process.wait(timeout=waiting.PROMPT) == -signal.SIGKILL
 
 
 @rights.needs_first_pid_namespace
 def test_process_of_the_node_is_never_killed(audited, machine):
-    _, look = audited
+    _, poll = audited
     with outside(machine) as (process, _):
         for _ in range(3):
-            _, reported = look("kill", all_of_it=True)
+            _, reported = poll("kill", all_of_it=True)
             assert reported == []
         assert process.poll() is None
 

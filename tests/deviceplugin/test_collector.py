@@ -11,13 +11,13 @@ class Nothing:
 
     def __init__(self, *failures):
         self.failures = list(failures)
-        self.looks = 0
+        self.polls = 0
 
     def wanted(self):
         return set()
 
     def collect(self, *_):
-        self.looks += 1
+        self.polls += 1
         if self.failures:
             raise self.failures.pop(0)
 
@@ -35,6 +35,6 @@ class Nothing:
 )
 def test_failing_collection_is_logged_once_and_retried(failure, caplog):
     grant_manager, made = Nothing(failure, failure), Nothing()
-    collector.Collector(grant_manager, made).run(lambda _: grant_manager.looks == 3)
-    assert made.looks == 1
+    collector.Collector(grant_manager, made).run(lambda _: grant_manager.polls == 3)
+    assert made.polls == 1
     assert caplog.messages == [f"garbage collection fails: {failure}"]

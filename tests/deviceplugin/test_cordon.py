@@ -48,23 +48,23 @@ def test_annotation_is_parsed_into_uuids(text, expected):
 
 def test_annotation_and_orders_are_independent(seen, tmp_path):
     kept = cordoned_devices.Cordons(tmp_path)
-    look = follower(seen, kept).look
-    look()
+    poll = follower(seen, kept).poll
+    poll()
     assert kept.uuids == frozenset()
     kept.change(A, cordoned=True)
     seen.annotations = {"pyvgpu.io/cordoned": f"{A},{B}"}
-    look()
+    poll()
     assert kept.uuids == {A, B}
     kept.change(A, cordoned=False)
     assert kept.uuids == {A, B}  # the annotation still says so
     seen.annotations = {"other": "x"}
-    look()
+    poll()
     assert kept.uuids == frozenset()
 
 
 def test_cordon_lasts_while_the_node_cannot_be_read(seen, tmp_path):
     seen.annotations = {"pyvgpu.io/cordoned": B}
-    follower(seen, cordoned_devices.Cordons(tmp_path)).look()
+    follower(seen, cordoned_devices.Cordons(tmp_path)).poll()
     seen.away = True
     again = cordoned_devices.Cordons(tmp_path)
     assert again.uuids == {B}
@@ -76,8 +76,8 @@ def test_cordon_lasts_while_the_node_cannot_be_read(seen, tmp_path):
 def test_unknown_device_is_logged_once_with_valid_ones(seen, tmp_path, caplog):
     seen.annotations = {"pyvgpu.io/cordoned": "GPU-x"}
     one = follower(seen, cordoned_devices.Cordons(tmp_path))
-    one.look()
-    one.look()
+    one.poll()
+    one.poll()
     (said,) = caplog.messages
     assert said == "pyvgpu.io/cordoned 'GPU-x': this node has no device GPU-x; valid: GPU-a, GPU-b"
 

@@ -29,11 +29,11 @@ class Compared:
 
         monkeypatch.setattr(region, "read_counted_slots", counted)
 
-    def look(self, *pids):
+    def poll(self, *pids):
         """Compare once; whether the ledger was parsed."""
         before = self.parsed
         held = {self._grant.shares[0].uuid: dict.fromkeys(pids, self.held)}
-        self._corrections.look([self._grant], held, {self._grant.id: set(pids)})
+        self._corrections.sample([self._grant], held, {self._grant.id: set(pids)})
         return self.parsed > before
 
 
@@ -47,10 +47,10 @@ def compared(places, machine, driver, monkeypatch):
 
 
 def test_unchanged_ledger_is_not_parsed_forever(compared):
-    assert compared.look()
+    assert compared.poll()
     for _ in range(10):
-        compared.look()
-    assert not compared.look()
+        compared.poll()
+    assert not compared.poll()
 
 
 def charge(compared):
@@ -70,13 +70,13 @@ def more_memory(compared):
 @pytest.mark.parametrize("change", [charge, another_slot, more_memory])
 def test_a_change_is_compared(compared, change):
     for _ in range(10):
-        compared.look(PID)
-    assert not compared.look(PID)
+        compared.poll(PID)
+    assert not compared.poll(PID)
     change(compared)
-    assert compared.look(PID)
+    assert compared.poll(PID)
 
 
 def test_a_process_that_nvml_no_longer_lists_is_compared(compared):
     for _ in range(10):
-        compared.look(PID)
-    assert compared.look()
+        compared.poll(PID)
+    assert compared.poll()

@@ -113,17 +113,17 @@ def test_agent_restarts_when_nodes_have_changed(kubelet, specifications, root, m
     answer = kubelet.start_container(agent_of(kubelet), "agent")
     (variable,) = edits(specifications, answer)["env"]
     monkeypatch.setenv(*variable.split("=", 1))
-    looks = []
+    polls = []
 
     def wait(_seconds):
-        looks.append(None)
-        if len(looks) == 3:
+        polls.append(None)
+        if len(polls) == 3:
             (root / "dev/nvidia1").unlink()
-        return len(looks) == 10
+        return len(polls) == 10
 
     with pytest.raises(errors.UnavailableError, match="it must restart"):
         device_nodes.stay(root, wait)
-    assert len(looks) == 4
+    assert len(polls) == 4
 
 
 def test_agent_with_the_current_nodes_keeps_running(kubelet, specifications, root, monkeypatch):

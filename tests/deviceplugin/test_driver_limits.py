@@ -45,8 +45,8 @@ places = store.GrantStore(base / "grants", base / "cdi")
 given = {one["id"]: grants.load(one) for one in json.loads(sys.argv[4])}
 limits = driver_limits.DriverLimits(places, base, short, lambda: given)
 hook = limits.meet(library)
-look = auditor.AuditorDependencies(limit=limits.look)
-watching = auditor.Auditor(library, places, lambda: given, look)
+poll = auditor.AuditorDependencies(limit=limits.poll)
+watching = auditor.Auditor(library, places, lambda: given, poll)
 print(json.dumps([str(hook.program), str(hook.socket)]), flush=True)
 for line in sys.stdin:
     word, grant_id, *more = line.split()
@@ -55,7 +55,7 @@ for line in sys.stdin:
         shares = tuple(dataclasses.replace(share, vmemory=int(more[0])) for share in one.shares)
         given[grant_id] = dataclasses.replace(one, shares=shares)
         limits.grow(given[grant_id])
-    if word == "look":
+    if word == "poll":
         with nvml.session(library):
             watching.correct()
     print(json.dumps(dataclasses.asdict(limits.of(grant_id))), flush=True)
@@ -192,7 +192,7 @@ def test_container_without_hook_is_limited_at_its_first_use(
     with started(grant) as agent, container(places, grant, cgroup, tmp_path / "a", source) as it:
         assert read(it) == 0
         assert agent.ask("of", grant)["sizes"] == []
-        assert agent.ask("look", grant)["sizes"] == [2 * GIB + MARGIN]
+        assert agent.ask("poll", grant)["sizes"] == [2 * GIB + MARGIN]
         it.stdin.write("\n")
         it.stdin.flush()
         assert read(it) == [2048 + 64 - 256, 2]
@@ -205,7 +205,7 @@ def test_limit_is_raised_before_the_quota_and_lowered_after(started, grant, cgro
             process.stdin.close()
         assert agent.ask("quota", grant, 3 * GIB)["sizes"] == [3 * GIB + MARGIN]
         assert agent.ask("quota", grant, 1 * GIB)["sizes"] == [3 * GIB + MARGIN]
-        assert agent.ask("look", grant)["sizes"] == [1 * GIB + MARGIN]
+        assert agent.ask("poll", grant)["sizes"] == [1 * GIB + MARGIN]
 
 
 def test_limit_that_cannot_be_changed_is_shown_and_set_later(started, machine, grant, cgroup):
@@ -220,11 +220,11 @@ def test_limit_that_cannot_be_changed_is_shown_and_set_later(started, machine, g
             agent.created(grant, process.pid)
             process.stdin.close()
         refuse(f"call {memory_limit.FUNCTION} * 999")
-        for word, *more in (("quota", 3 * GIB), ("look",)):
+        for word, *more in (("quota", 3 * GIB), ("poll",)):
             found = agent.ask(word, grant, *more)
             assert (found["sizes"], bool(found["why"])) == ([2 * GIB + MARGIN], True)
         refuse()
-        found = agent.ask("look", grant)
+        found = agent.ask("poll", grant)
         assert (found["sizes"], found["why"]) == ([3 * GIB + MARGIN], "")
 
 
@@ -235,7 +235,7 @@ def test_next_agent_reads_the_recorded_limit(started, grant, cgroup):
     with started(grant) as agent:
         assert agent.ask("of", grant)["sizes"] == [2 * GIB + MARGIN]
         agent.ask("quota", grant, 4 * GIB)
-        assert agent.ask("look", grant)["sizes"] == [4 * GIB + MARGIN]
+        assert agent.ask("poll", grant)["sizes"] == [4 * GIB + MARGIN]
 
 
 def test_limit_does_not_exceed_the_device(started, places, machine, driver, cgroup):

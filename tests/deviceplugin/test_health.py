@@ -65,7 +65,7 @@ health.PROBE_SECONDS = 0.1
 health.AGAIN_SECONDS = 0.05
 machine = simulator.read_machine(Path(sys.argv[2]))
 at = {one.uuid: index for index, one in enumerate(machine.devices)}
-def tell(news):
+def report(news):
     print(json.dumps({at[uuid]: reason for uuid, reason in news.items()}), flush=True)
 uuids = [*at]
 if len(sys.argv) > 3:
@@ -73,7 +73,7 @@ if len(sys.argv) > 3:
     uuids.append(sys.argv[3])
 library = Path(sys.argv[1]) / "libnvidia-ml.so.1"
 unhealthy = dict.fromkeys(uuids, "") | json.loads(os.environ.get("UNHEALTHY", "{}"))
-watcher = health.HealthWatcher(library, unhealthy, HealthRules(recover_seconds=0.3), tell)
+watcher = health.HealthWatcher(library, unhealthy, HealthRules(recover_seconds=0.3), report)
 print(json.dumps("watching"), flush=True)
 watcher.start()
 sys.stdin.read()

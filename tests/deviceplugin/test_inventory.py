@@ -14,7 +14,7 @@ from pyvgpu.deviceplugin.devices import inventory
 from pyvgpu.simulation import simulator
 from pyvgpu.volumes import cdi
 
-LOOK = """
+POLL = """
 import json, sys
 from pathlib import Path
 from pyvgpu import device, nvml
@@ -23,7 +23,7 @@ from pyvgpu.deviceplugin.devices import inventory
 machine = simulator.read_machine(Path(sys.argv[2]))
 hardware = device.simulated(machine)
 with nvml.session(Path(sys.argv[1]) / "libnvidia-ml.so.1"):
-    seen = inventory.look(hardware, [("h100", "fast"), ("pyvgpu", "any")])
+    seen = inventory.read(hardware, [("h100", "fast"), ("pyvgpu", "any")])
 at = {one.uuid: one.index for one in hardware}
 print(json.dumps([
     {
@@ -44,7 +44,7 @@ from pyvgpu.deviceplugin.devices import inventory
 library = Path(sys.argv[1]) / "libnvidia-ml.so.1"
 hardware = device.installed(library)
 with nvml.session(library):
-    seen = inventory.look(hardware)
+    seen = inventory.read(hardware)
 text = annotations.publish(annotations.Published(1 << 28, tuple(found.fact() for found in seen)))
 published = annotations.read_node(text).devices
 sizes = [gpu.memory_bytes for gpu in published]
@@ -68,10 +68,10 @@ def test_device_without_reported_memory_does_not_affect_others(tmp_path):
     assert json.loads(done.stdout) == [[True, 0], [False, size], 1, size]
 
 
-def looked(machine):
+def polled(machine):
     folder = machine_room.driver_folder(machine)
     done = subprocess.run(
-        [sys.executable, "-c", LOOK, folder, machine.folder],
+        [sys.executable, "-c", POLL, folder, machine.folder],
         capture_output=True,
         text=True,
         timeout=waiting.PROMPT,
@@ -82,7 +82,7 @@ def looked(machine):
 
 
 def test_nvlinks_through_a_switch_are_found(tmp_path):
-    seen = looked(simulator.open_machine("h100:6,t4:2", tmp_path))
+    seen = polled(simulator.open_machine("h100:6,t4:2", tmp_path))
     links = models.BY_KEY["h100"].nvlinks
     assert [one["minor"] for one in seen] == list(range(8))
     assert [one["numa"] for one in seen] == [0, 0, 0, 0, 1, 1, 1, 1]
@@ -102,7 +102,7 @@ def test_nvlinks_through_a_switch_are_found(tmp_path):
 def test_lost_device_has_no_links(tmp_path):
     machine = simulator.open_machine("t4:4", tmp_path)
     simulator.set_faults(machine, "lost 1")
-    seen = looked(machine)
+    seen = polled(machine)
     assert seen[0]["links"]["2"] == [datatypes.LinkPath.NUMA, 0]
     assert seen[1]["numa"] is None
 

@@ -167,6 +167,6 @@ def test_kubelet_with_its_checkpoint_reuses_ids(room):
     kubelet.until_offered()
     collect(room)
     kubelet.remove(old)
-    new = kubelet.admit(pod("q", container("a", 100, 16)))  # with no look in between
+    new = kubelet.admit(pod("q", container("a", 100, 16)))  # with no poll in between
     assert before.id not in room.folders.made
     assert grant_room.text(room.start(new, "a")) == "100 16 GPU-0"

@@ -51,7 +51,7 @@ def counted(module, name):
     setattr(module, name, call)
 
 instances = mig_instances.MigInstances(folder, frozenset({"all"}))
-instances.look(library)
+instances.read(library)
 def share(place):
     return datatypes.NodeShare(gpu, 12, 1 << 30, place)
 for module, name in (
@@ -301,7 +301,7 @@ def test_an_instance_in_use_is_kept_until_its_process_ends(empty):
 def test_profiles_are_those_that_the_driver_reports(tmp_path):
     machine = Machine("h200:mig=none", tmp_path)
     _, out = machine.run(
-        "(found,) = instances.look(library);"
+        "(found,) = instances.read(library);"
         "print([(p.name, p.id, p.size, p.starts, p.most) for p in found.profiles])"
     )
     assert "('3g.71gb', 9, 4, (0, 4), 2)" in out
@@ -309,7 +309,7 @@ def test_profiles_are_those_that_the_driver_reports(tmp_path):
 
 
 SIZES = """
-(found,) = instances.look(library)
+(found,) = instances.read(library)
 from pyvgpu import nvml
 with nvml.session(library):
     handle = pynvml.nvmlDeviceGetHandleByUUID(gpu)
@@ -360,7 +360,7 @@ def test_other_gpus_are_left_alone(tmp_path, specification):
     """MIG off, no MIG, and instances that the administrator made."""
     machine = Machine(specification, tmp_path)
     before = machine.there
-    assert machine.run("print(instances.look(library))")[1].startswith("()")
+    assert machine.run("print(instances.read(library))")[1].startswith("()")
     assert machine.there == before
 
 

@@ -42,7 +42,7 @@ def fixture_daemons(machine):
             root.parent, libraries / "libnvidia-ml.so.1", "1", machine.environment
         )
         made.follow([gpu], driver)
-        made.look()
+        made.poll()
         try:
             yield made
         finally:
@@ -98,11 +98,11 @@ def test_clients_of_a_pod_end_shortly_before_its_kill_and_others_stay(daemons, m
         start(other)
         owners = dict.fromkeys(daemons.clients(uuid(machine)), "f" * 16) | {pid: GRANT}
         for early in ({"metadata": {}}, pod(20), None):
-            leaving(daemons, machine, early, owners).look()
+            leaving(daemons, machine, early, owners).poll()
         quotas = {"isolation": quota.Isolation.QUOTA}
-        leaving(daemons, machine, pod(1), owners, **quotas).look()
+        leaving(daemons, machine, pod(1), owners, **quotas).poll()
         assert own.ask("allocate(1)") == 0
-        leaving(daemons, machine, pod(4), owners).look()
+        leaving(daemons, machine, pod(4), owners).poll()
         wait_until(lambda: own.ask("allocate(1)") == CLIENT_TERMINATED)
         assert other.ask("allocate(1)") == 0
         assert not daemons.trouble(uuid(machine))
@@ -142,5 +142,5 @@ def test_moment_depends_on_the_grace_period(machine, seconds, grace, terminated)
             return True
 
     found = Daemons()
-    leaving(found, machine, pod(seconds, grace), {7: GRANT}).look()
+    leaving(found, machine, pod(seconds, grace), {7: GRANT}).poll()
     assert found.ended == ([7] if terminated else [])

@@ -92,7 +92,7 @@ def test_restarted_agent_does_not_rewrite_the_annotation(publisher, own, cluster
 
 
 def test_recreated_node_gets_the_annotation_again(own, cluster, monkeypatch):
-    monkeypatch.setattr(node_annotation, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(node_annotation, "POLL_SECONDS", 0.05)
     made = node_annotation.NodePublisher(own, lambda: "1")
     with waiting.beside(made):
         made.changed()

@@ -107,14 +107,14 @@ def follow(cluster, tmp_path):
             )
         )
         made.back, made.posted = [], []
-        look = made.look
+        poll = made.poll
 
         def see():
             with contextlib.suppress(apiserver.ServerError):
                 own.sync()
-            look()
+            poll()
 
-        made.look = see
+        made.poll = see
         return made
 
     return make
@@ -127,8 +127,8 @@ def follower(follow):
 
 def test_unreadable_node_keeps_the_last_result_with_one_warning(follower, cluster, caplog):
     cluster.api.forbidden = (NODES,)
-    follower.look()
-    follower.look()
+    follower.poll()
+    follower.poll()
     (said,) = caplog.messages
     assert "cannot detect another device plugin" in said
     assert "no device is offered until that is known" in said
@@ -136,20 +136,20 @@ def test_unreadable_node_keeps_the_last_result_with_one_warning(follower, cluste
     assert follower.back == [UNREAD]
     cluster.api.forbidden = ()
     set_capacity(cluster, NVIDIAS)
-    follower.look()
+    follower.poll()
     cluster.api.go_down()
-    follower.look()
+    follower.poll()
     assert follower.back == [UNREAD, "another device plugin (nvidia.com/gpu: 2)"]
     assert caplog.messages[-1].startswith(f"node {NODE} offers no device")
 
 
 def test_each_change_is_reported_once(follower, cluster):
     set_capacity(cluster, NVIDIAS)
-    follower.look()
-    follower.look()
+    follower.poll()
+    follower.poll()
     set_capacity(cluster, {"nvidia.com/gpu": "0"})
-    follower.look()
-    follower.look()
+    follower.poll()
+    follower.poll()
     assert follower.back == ["another device plugin (nvidia.com/gpu: 2)", ""]
     assert [event.reason.value for event in follower.posted] == ["VGPUNotOffered", "VGPUOffered"]
     assert {(event.uid, event.name) for event in follower.posted} == {("uid-of-node", NODE)}
@@ -164,15 +164,15 @@ def test_each_change_is_reported_once(follower, cluster):
 )
 def test_stored_result_holds_without_the_api_server(follow, cluster, capacity, back):
     set_capacity(cluster, capacity)
-    follow().look()
+    follow().poll()
     cluster.api.forbidden = (NODES,)
     again = follow()
-    again.look()
-    again.look()
+    again.poll()
+    again.poll()
     assert again.back == back
     cluster.api.forbidden = ()
     set_capacity(cluster, {"cpu": "8"})
-    again.look()
+    again.poll()
     assert again.back == [*back, ""][: 2 * len(back)]
 
 
@@ -181,10 +181,10 @@ def test_damaged_record_counts_as_none(follow, cluster, tmp_path, content):
     (tmp_path / other_plugin.FILE).write_bytes(content)
     cluster.api.forbidden = (NODES,)
     found = follow()
-    found.look()
+    found.poll()
     assert found.back == [UNREAD]
     cluster.api.forbidden = ()
-    found.look()
+    found.poll()
     assert found.back == [UNREAD, ""]
     assert (tmp_path / other_plugin.FILE).read_bytes() == b'""'
     assert not found.posted

@@ -127,7 +127,7 @@ def container(name, vcore, units, listed=True):
 
 def test_request_of_a_container_comes_from_its_ids():
     own = [container("a", 30, 4), container("i", 60, 2, listed=False)]
-    assert placement.wishes(own, own, (), GIB) == (one("i", 60, 2, INIT), one("a", 30, 4))
+    assert placement.read_requests(own, own, (), GIB) == (one("i", 60, 2, INIT), one("a", 30, 4))
 
 
 @pytest.mark.parametrize(
@@ -143,11 +143,11 @@ def test_impossible_request_is_refused_for_good(vcore, units, words):
     has += (datatypes.NodeDevice("GPU-1", 1, 16 * GIB, least_bytes=2 * GIB),)
     own = [container("a", vcore, units)]
     with pytest.raises(placement.RefusedError, match=words) as caught:
-        placement.wishes(own, own, has, GIB)
+        placement.read_requests(own, own, has, GIB)
     assert caught.value.final
 
 
 def test_whole_device_needs_no_vmemory():
     own = [container("a", 100, 1)]
     has = (datatypes.NodeDevice("GPU-0", 0, 16 * GIB, least_bytes=2 * GIB),)
-    assert placement.wishes(own, own, has, GIB)[0].need.whole
+    assert placement.read_requests(own, own, has, GIB)[0].need.whole

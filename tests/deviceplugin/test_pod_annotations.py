@@ -36,15 +36,15 @@ def following(room):
     known = Pods()
     made = pod_annotations.PodAnnotations(known, room.grant_manager, posted.append)
 
-    def look(one, annotations):
+    def poll(one, annotations):
         meta = {"uid": one.uid, "namespace": "default", "name": one.name}
         pod = {"metadata": {**meta, "annotations": annotations}}
         known.pods = dict.fromkeys(node_pods.uids_of(pod), pod)
-        made.look()
+        made.poll()
         return [refusal.text for refusal in posted]
 
-    look.wishes, look.known, look.posted = made, known, posted
-    return look
+    poll.annotations, poll.known, poll.posted = made, known, posted
+    return poll
 
 
 def held(room, grant):
@@ -86,15 +86,15 @@ def test_annotations_come_from_a_static_pods_mirror(room, following):
 
 
 def test_changed_pod_is_applied_at_once(room, following, monkeypatch):
-    monkeypatch.setattr(pod_annotations, "LOOK_SECONDS", 600.0)
+    monkeypatch.setattr(pod_annotations, "POLL_SECONDS", 600.0)
     one = room.kubelet.admit(pod("p", container("a", 30, 2)))
     grant = room.start(one, "a")
     meta = {"uid": one.uid, "namespace": "default", "name": one.name}
     applied = queue.SimpleQueue()
     room.grant_manager.observers.reported.add(applied.put)
-    with waiting.beside(following.wishes):
+    with waiting.beside(following.annotations):
         following.known.pods = {one.uid: {"metadata": {**meta, "annotations": {LIMIT: "80"}}}}
-        following.wishes.changed("default/p")
+        following.annotations.changed("default/p")
         event = applied.get(timeout=waiting.PROMPT)  # once stored and written to the folder
     assert "quota is now" in event.text
     assert held(room, grant) == (quota.TimePolicy.ELASTIC, 80)

@@ -87,7 +87,7 @@ def served(server):
 
 
 @contextlib.contextmanager
-def telling(server, **limits):
+def recording(server, **limits):
     with served(server) as host:
         chosen = dataclasses.replace(pod_events.LIMITS, **limits)
         recorder = pod_events.PodEvents(connected(host), "node-1", limits=chosen)
@@ -136,9 +136,9 @@ def object_of(name, uid, **meta):
 
 def test_owned_pod_gets_an_event_and_is_evicted_by_uid():
     server = Server(object_of("p", "u", ownerReferences=OWNED))
-    with telling(server) as recorder:
+    with recording(server) as recorder:
         for _ in range(2):
-            recorder.tell(refused("u", "default", "p", "there is no room"))
+            recorder.record(refused("u", "default", "p", "there is no room"))
         event, eviction = server.until("events", "deletion")
     assert (event["reason"], event["message"]) == ("VGPURefused", "there is no room")
     assert event["involvedObject"]["uid"] == "u"
@@ -150,29 +150,29 @@ def test_static_pod_gets_an_event_through_its_mirror():
     node = [{"kind": "Node", "name": "node-1", "uid": "o"}]
     mirror = object_of("p", "its own", annotations=of, ownerReferences=node)
     server = Server(mirror, object_of("q", "v"))
-    with telling(server) as recorder:
-        recorder.tell(refused("b2f1" * 8, "default", "p", "there is no room"))
+    with recording(server) as recorder:
+        recorder.record(refused("b2f1" * 8, "default", "p", "there is no room"))
         first, *_ = server.until("events")
-        recorder.tell(refused("v", "", "", "nor here"))
+        recorder.record(refused("v", "", "", "nor here"))
         server.until("events", "events")
     assert first["involvedObject"]["uid"] == "its own"  # by which `kubectl describe` selects
 
 
 def test_bare_pod_gets_only_an_event():
     server = Server(object_of("p", "u"), object_of("q", "v"))
-    with telling(server) as recorder:
-        recorder.tell(refused("u", "default", "p", "there is no room"))
-        recorder.tell(refused("v", "", "", "nor here"))
+    with recording(server) as recorder:
+        recorder.record(refused("u", "default", "p", "there is no room"))
+        recorder.record(refused("v", "", "", "nor here"))
         _, second = server.until("events", "events")
     assert second["involvedObject"]["name"] == "q"
 
 
 def test_later_pod_of_the_same_name_is_untouched():
     server = Server(object_of("p", "another", ownerReferences=OWNED), object_of("q", "v"))
-    with telling(server) as recorder:
-        recorder.tell(refused("u", "default", "p", "there is no room"))
-        recorder.tell(refused("u", "default", "gone", "there is no room at all"))
-        recorder.tell(refused("v", "default", "q", "last"))
+    with recording(server) as recorder:
+        recorder.record(refused("u", "default", "p", "there is no room"))
+        recorder.record(refused("u", "default", "gone", "there is no room at all"))
+        recorder.record(refused("v", "default", "q", "last"))
         (event,) = server.until("events")
     assert event["message"] == "last"
 
@@ -181,8 +181,8 @@ def test_later_pod_of_the_same_name_is_untouched():
 def test_failed_event_is_retried():
     server = Server(object_of("p", "u", ownerReferences=OWNED))
     server.failing = [500, 429]
-    with telling(server) as recorder:
-        recorder.tell(refused("u", "default", "p", "there is no room"))
+    with recording(server) as recorder:
+        recorder.record(refused("u", "default", "p", "there is no room"))
         server.until("events", "deletion")
 
 
@@ -195,10 +195,10 @@ def of_node(name):
 def test_event_refused_for_good_is_dropped(caplog, status):
     server = Server(object_of("p", "u"), object_of("q", "v"))
     server.failing = [status, status]
-    with telling(server) as recorder:
-        recorder.tell(of_node("node-1"))
-        recorder.tell(refused("u", "default", "p", "there is no room"))
-        recorder.tell(refused("v", "default", "q", "nor here"))
+    with recording(server) as recorder:
+        recorder.record(of_node("node-1"))
+        recorder.record(refused("u", "default", "p", "there is no room"))
+        recorder.record(refused("v", "default", "q", "nor here"))
         (event,) = server.until("events")
     assert event["message"] == "nor here"
     node, one = [message for message in caplog.messages if message.startswith("gave up")]
@@ -211,8 +211,8 @@ def test_event_refused_for_good_is_dropped(caplog, status):
 def test_failed_node_event_is_retried(status):
     server = Server()
     server.failing = [status]
-    with telling(server) as recorder:
-        recorder.tell(of_node("node-1"))
+    with recording(server) as recorder:
+        recorder.record(of_node("node-1"))
         (event,) = server.until("events")
     assert event["involvedObject"]["name"] == "node-1"
 
@@ -227,9 +227,9 @@ def test_withdrawn_event_is_not_written():
     server = Server(object_of("p", "u"), object_of("q", "v"))
     with served(server) as host:
         recorder = pod_events.PodEvents(connected(host), "node-1")
-        recorder.tell(waits("u"))
+        recorder.record(waits("u"))
         recorder.withdraw("u", events.Reason.WAITS)
-        recorder.tell(events.GrantEvent("v", "default", "q", "tried", events.Reason.WAITS))
+        recorder.record(events.GrantEvent("v", "default", "q", "tried", events.Reason.WAITS))
         answer = server.answer
 
         def refuse(method, path, body):
@@ -237,7 +237,7 @@ def test_withdrawn_event_is_not_written():
                 return answer(method, path, body)
             server.answer = answer
             recorder.withdraw("v", events.Reason.WAITS)
-            recorder.tell(refused("v", "default", "q", "last"))
+            recorder.record(refused("v", "default", "q", "last"))
             return 500, {"message": "not now"}
 
         server.answer = refuse
@@ -253,12 +253,12 @@ def resized(text):
 @pytest.mark.slow
 def test_events_of_a_pod_and_reason_are_rate_limited():
     server = Server(object_of("p", "u"))
-    with telling(server, least_seconds=0.5) as recorder:
-        recorder.tell(resized("vcore 1"))
+    with recording(server, least_seconds=0.5) as recorder:
+        recorder.record(resized("vcore 1"))
         server.until("events")
         for vcore in range(2, 6):
-            recorder.tell(resized(f"vcore {vcore}"))
-        recorder.tell(refused("u", "default", "p", "another reason"))
+            recorder.record(resized(f"vcore {vcore}"))
+        recorder.record(refused("u", "default", "p", "another reason"))
         server.until("events", "events", "events")
     assert [body["message"] for _, body in server.written] == [
         "vcore 1",
@@ -270,9 +270,9 @@ def test_events_of_a_pod_and_reason_are_rate_limited():
 
 def test_same_event_is_repeated_only_after_a_while():
     server = Server(object_of("p", "u"))
-    with telling(server, least_seconds=0.0) as recorder:
+    with recording(server, least_seconds=0.0) as recorder:
         for text in ("vcore 1", "vcore 1", "vcore 2"):
-            recorder.tell(resized(text))
+            recorder.record(resized(text))
             server.until(*["events"] * int(text[-1]))
 
 
@@ -280,11 +280,11 @@ def test_pod_is_evicted_for_no_other_event():
     """The event that announces the eviction is refused for good; a later one is of no eviction."""
     server = Server(object_of("p", "u", ownerReferences=OWNED), object_of("q", "v"))
     server.failing = [403]
-    with telling(server) as recorder:
-        recorder.tell(refused("u", "default", "p", "there is no room"))
-        recorder.tell(resized("vcore 1"))
+    with recording(server) as recorder:
+        recorder.record(refused("u", "default", "p", "there is no room"))
+        recorder.record(resized("vcore 1"))
         server.until("events")
-        recorder.tell(refused("v", "default", "q", "last"))
+        recorder.record(refused("v", "default", "q", "last"))
         server.until("events", "events")
 
 
@@ -292,8 +292,8 @@ def test_pod_is_evicted_for_no_other_event():
 def test_delayed_eviction_writes_its_event_once():
     server = Server(object_of("p", "u", ownerReferences=OWNED))
     server.refused["deletion"] = [429, 429]
-    with telling(server) as recorder:
-        recorder.tell(refused("u", "default", "p", "there is no room"))
+    with recording(server) as recorder:
+        recorder.record(refused("u", "default", "p", "there is no room"))
         server.until("events", "deletion")
 
 
@@ -302,11 +302,11 @@ def test_deferred_deletion_of_one_pod_delays_no_other(monkeypatch):
     names = ("p", "q", "r")
     server = Server(*(object_of(name, f"uid-{name}", ownerReferences=OWNED) for name in names))
     server.refused["deletion"] = [429]
-    with telling(server) as recorder:
-        recorder.tell(refused("uid-p", "default", "p", "there is no room"))
+    with recording(server) as recorder:
+        recorder.record(refused("uid-p", "default", "p", "there is no room"))
         server.until("events")
-        recorder.tell(refused("uid-q", "default", "q", "nor here"))
-        recorder.tell(refused("uid-r", "default", "r", "nor there"))
+        recorder.record(refused("uid-q", "default", "q", "nor here"))
+        recorder.record(refused("uid-r", "default", "r", "nor there"))
         server.until_all("events", "events", "events", "deletion", "deletion")
     assert sorted(server.deleted) == ["q", "r"]
 

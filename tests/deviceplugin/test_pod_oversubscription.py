@@ -1,7 +1,7 @@
 """Pods whose reservations exceed a device: idle ones are suspended, and no neighbour fails."""
 
 import checkpoints
-import judge
+import driver_memory
 import pytest
 import suspended_pod
 import waiting
@@ -252,11 +252,11 @@ def test_release_without_oversubscription_is_refused(node, cluster, tmp_path):
         suspended_pod.room(node, cluster, tmp_path) as plain,
         plain.tenant("a") as tenant,
     ):
-        before = judge.used_bytes(plain.node.machine)
+        before = driver_memory.used_bytes(plain.node.machine)
         tenant.annotate(suspend=suspensions.RELEASE)
         waiting.wait_until(lambda: tenant.events)
         assert "since its devices are not oversubscribed" in tenant.events[0]
-        assert judge.used_bytes(plain.node.machine) == before
+        assert driver_memory.used_bytes(plain.node.machine) == before
 
 
 def test_driver_without_checkpoints_offers_no_more_than_the_devices(node, cluster, tmp_path):

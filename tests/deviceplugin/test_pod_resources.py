@@ -100,7 +100,7 @@ def test_rate_limited_call_is_retried(kubelet, asked):
 
 
 def test_unavailable_kubelet_is_reported_and_retried(kubelet):
-    asked = pod_resources.PodResources(kubelet.pod_resources, patience=0.2)
+    asked = pod_resources.PodResources(kubelet.pod_resources, retry_seconds=0.2)
     kubelet.stop()
     with pytest.raises(pod_resources.UnansweredError, match="kubelet said UNAVAILABLE"):
         asked.pods()

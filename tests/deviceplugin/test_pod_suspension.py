@@ -5,7 +5,7 @@ import re
 import signal
 
 import checkpoints
-import judge
+import driver_memory
 import pytest
 import suspended_pod
 import waiting
@@ -24,11 +24,11 @@ def fixture_room(node, cluster, tmp_path):
 
 def test_suspended_pod_frees_the_device_and_continues_with_every_byte(room):
     with room.tenant("a") as tenant:
-        before = judge.used_bytes(room.node.machine)
+        before = driver_memory.used_bytes(room.node.machine)
         assert before > GIB
         tenant.annotate(suspend=KEEP)
         tenant.until("suspended")
-        assert judge.used_bytes(room.node.machine) == 0
+        assert driver_memory.used_bytes(room.node.machine) == 0
         assert tenant.answer["requested"] == KEEP
         assert tenant.answer["hostBytes"] == before
         tenant.program.send("answer(is_intact(p))")
@@ -37,7 +37,7 @@ def test_suspended_pod_frees_the_device_and_continues_with_every_byte(room):
         tenant.annotate(suspend=None)
         assert tenant.program.answer() is True
         tenant.until("running")
-        assert judge.used_bytes(room.node.machine) == before
+        assert driver_memory.used_bytes(room.node.machine) == before
         waiting.wait_until(lambda: "the device memory is on the device again" in tenant.events)
         assert room.quotas()[0].gated is False
         assert room.metrics("pyvgpu_container_moved_to_host_bytes_total") == [before]
@@ -46,21 +46,21 @@ def test_suspended_pod_frees_the_device_and_continues_with_every_byte(room):
 
 def test_all_containers_of_a_pod_are_suspended_or_none(room):
     with room.tenant("a", ("x", "y")) as tenant:
-        before = judge.used_bytes(room.node.machine)
+        before = driver_memory.used_bytes(room.node.machine)
         os.kill(tenant.programs["y"].pid, signal.SIGSTOP)
         tenant.annotate(suspend=KEEP)
         waiting.wait_until(lambda: tenant.answer.get("message"))
         assert tenant.answer["message"].startswith("container y: process ")
         assert "it is stopped; `kill -CONT" in tenant.answer["message"]
         assert tenant.answer["state"] == "running"
-        assert judge.used_bytes(room.node.machine) == before
+        assert driver_memory.used_bytes(room.node.machine) == before
         assert tenant.programs["x"].ask("is_intact(p)") is True
         os.kill(tenant.programs["y"].pid, signal.SIGCONT)
         tenant.annotate(suspend=None)
         waiting.wait_until(lambda: not tenant.answer)  # the agent has seen that change
         tenant.annotate(suspend=KEEP)
         tenant.until("suspended")
-        assert judge.used_bytes(room.node.machine) == 0
+        assert driver_memory.used_bytes(room.node.machine) == 0
         tenant.annotate(suspend=None)
         for program in tenant.programs.values():
             assert program.ask("is_intact(p)") is True
@@ -128,14 +128,16 @@ def test_pods_of_a_device_are_restored_one_after_the_other(node, cluster, tmp_pa
         slow.tenant("a") as a,
         slow.tenant("b") as b,
     ):
-        everything = judge.used_bytes(node.machine)
+        everything = driver_memory.used_bytes(node.machine)
         for tenant in (a, b):
             tenant.annotate(suspend=KEEP)
             tenant.until("suspended")
         overlaps = []
 
         def have_both_been_resumed():
-            used = judge.used_bytes(node.machine)  # a restore takes all of it at its beginning
+            used = driver_memory.used_bytes(
+                node.machine
+            )  # a restore takes all of it at its beginning
             suspended = [mark.suspended for mark in slow.quotas()]
             overlaps.append(used == everything and all(suspended))
             return not any(suspended)
@@ -170,7 +172,7 @@ def test_killed_container_of_a_suspended_pod_starts_again_and_waits(room):
         try:
             again = checkpoints.Lines(process)
             again.send(suspended_pod.HOLDING)  # cuInit waits
-            assert judge.used_bytes(room.node.machine) == 0
+            assert driver_memory.used_bytes(room.node.machine) == 0
             tenant.annotate(suspend=None)
             assert again.answer() is True
         finally:
@@ -186,7 +188,7 @@ def test_agent_killed_while_it_suspends(room, stage, withdrawn):
         tenant.annotate(suspend=KEEP)
         reached = {
             "gated": lambda: room.quotas()[0].gated,
-            "checkpointing": lambda: judge.used_bytes(room.node.machine) == 0,
+            "checkpointing": lambda: driver_memory.used_bytes(room.node.machine) == 0,
             "suspended": lambda: room.quotas()[0].suspended,
         }[stage]
         waiting.wait_until(reached)
@@ -197,7 +199,7 @@ def test_agent_killed_while_it_suspends(room, stage, withdrawn):
         tenant.program.send("answer(is_intact(p))")
         if not withdrawn:
             tenant.until("suspended")
-            assert judge.used_bytes(room.node.machine) == 0
+            assert driver_memory.used_bytes(room.node.machine) == 0
             tenant.annotate(suspend=None)
         assert tenant.program.answer() is True
         waiting.wait_until(lambda: not room.quotas()[0].gated)
@@ -213,7 +215,7 @@ def test_agent_killed_while_it_resumes(room, stage, again):
         tenant.until("suspended")
         tenant.annotate(suspend=None)
         reached = {
-            "restored": lambda: judge.used_bytes(room.node.machine) > 0,
+            "restored": lambda: driver_memory.used_bytes(room.node.machine) > 0,
             "running": lambda: not room.quotas()[0].gated,
         }[stage]
         waiting.wait_until(reached)
@@ -223,7 +225,7 @@ def test_agent_killed_while_it_resumes(room, stage, again):
         room.start()
         if again:
             tenant.until("suspended")
-            waiting.wait_until(lambda: judge.used_bytes(room.node.machine) == 0)
+            waiting.wait_until(lambda: driver_memory.used_bytes(room.node.machine) == 0)
             tenant.annotate(suspend=None)
         assert tenant.program.ask("is_intact(p)") is True
         tenant.until("running")

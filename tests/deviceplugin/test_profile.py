@@ -83,7 +83,7 @@ def mounts(edits):
     return {mount["containerPath"]: Path(mount["hostPath"]) for mount in edits["mounts"]}
 
 
-def test_share_looks_as_from_gpu_manager(agent, cluster):
+def test_share_is_as_from_gpu_manager(agent, cluster):
     one, notes = pod_of(SHARE)
     agent.kubelet.admit(one)
     cluster.add(one, notes)

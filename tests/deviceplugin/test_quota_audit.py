@@ -140,7 +140,7 @@ def test_findings_of_the_audit(now, expected):
         assert finding.text.startswith(text)
 
 
-def test_finding_counts_after_two_looks():
+def test_finding_counts_after_two_polls():
     first = quota_audit.find(seen({A: {10: GIB}}, {10: IN_FIRST}), GRANTS, LABELS)
     other = quota_audit.find(seen({A: {11: GIB}}, {11: IN_FIRST}), GRANTS, LABELS)
     assert quota_audit.confirmed([], first) == []

@@ -88,18 +88,18 @@ def test_no_sockets_exist_before_kubelet_listens(kubelet):
 
 
 def test_backoff_is_reset_for_a_new_kubelet():
-    patience = registration.RegistrationRetries()
-    patience.meet("one")
-    first = patience.seconds
+    retry_seconds = registration.RegistrationRetries()
+    retry_seconds.meet("one")
+    first = retry_seconds.seconds
     pauses = []
     for _ in range(9):
-        patience.meet("one")
-        pauses.append(patience.lose())
+        retry_seconds.meet("one")
+        pauses.append(retry_seconds.lose())
     assert pauses == sorted(pauses)
     assert pauses[0] < pauses[-1]
-    assert patience.seconds > first
-    patience.meet("another")
-    assert (patience.seconds, patience.lose()) == (first, pauses[0])
+    assert retry_seconds.seconds > first
+    retry_seconds.meet("another")
+    assert (retry_seconds.seconds, retry_seconds.lose()) == (first, pauses[0])
 
 
 def test_removed_socket_is_recreated(kubelet):
@@ -125,7 +125,7 @@ def test_server_that_stopped_accepting_is_restarted(kubelet):
         ours = kubelet.folder / "pyvgpu-vcore.sock"
         before = state(ours)
         assert listeners.shut_down(kubelet.folder) == 2
-        kubelet.endpoints[VCORE].stream.cancel()  # the end of the stream triggers a look
+        kubelet.endpoints[VCORE].stream.cancel()  # the end of the stream triggers a poll
         wait_until(lambda: state(ours) not in (None, before))
         kubelet.until_offered()
 

@@ -13,37 +13,37 @@ LOW = quota.Priority.LOW
 
 def test_policy_follows_the_annotations():
     before = grant()
-    after = resize.wished(before, elastic.TimeSharing(ELASTIC, 80))
+    after = resize.with_time_sharing(before, elastic.TimeSharing(ELASTIC, 80))
     assert (after.policy, after.ceiling, after.shares) == (ELASTIC, 80, before.shares)
-    assert resize.wished(after, None) == before
+    assert resize.with_time_sharing(after, None) == before
 
 
 def test_administrators_policy_stays_without_annotations():
     ordered = resize.changed(grant(), quota.QuotaChange(policy=ELASTIC), DEVICES, UNIT)
-    assert resize.wished(ordered, None) == ordered
-    assert resize.wished(ordered, elastic.TimeSharing()).policy is quota.TimePolicy.HARD
+    assert resize.with_time_sharing(ordered, None) == ordered
+    assert resize.with_time_sharing(ordered, elastic.TimeSharing()).policy is quota.TimePolicy.HARD
 
 
 def test_priority_follows_the_annotations():
     before = grant()
-    after = resize.wished(before, None, LOW)
-    assert (after.priority, after.policy, after.wished) == (LOW, before.policy, False)
+    after = resize.with_time_sharing(before, None, LOW)
+    assert (after.priority, after.policy, after.annotated) == (LOW, before.policy, False)
     assert grants.load(grants.dump(after)) == after
-    assert resize.wished(after, None) == before
+    assert resize.with_time_sharing(after, None) == before
     ordered = resize.changed(before, quota.QuotaChange(priority=LOW), DEVICES, UNIT)
-    assert resize.wished(ordered, None) == ordered, "an administrator's stays"
+    assert resize.with_time_sharing(ordered, None) == ordered, "an administrator's stays"
     assert "priority low" in resize.describe(ordered)
 
 
 def test_ceiling_below_the_containers_vcore_is_refused():
     with pytest.raises(errors.UsageError, match="from the container's own 50 vcore to 100"):
-        resize.wished(grant(), elastic.TimeSharing(ELASTIC, 49))
-    assert resize.wished(grant(), elastic.TimeSharing(ELASTIC, 50)).ceiling == 50
+        resize.with_time_sharing(grant(), elastic.TimeSharing(ELASTIC, 49))
+    assert resize.with_time_sharing(grant(), elastic.TimeSharing(ELASTIC, 50)).ceiling == 50
 
 
 def test_whole_device_has_no_policy():
     whole = grant(vcore=100)
-    assert resize.wished(whole, elastic.TimeSharing(ELASTIC, 30)) == whole
+    assert resize.with_time_sharing(whole, elastic.TimeSharing(ELASTIC, 30)) == whole
 
 
 @pytest.mark.parametrize(

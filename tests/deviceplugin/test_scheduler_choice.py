@@ -241,59 +241,59 @@ def test_empty_file_is_no_key_yet(tmp_path):
 
 
 @pytest.fixture
-def wishing(kubelet, tmp_path, cluster):
+def selecting(kubelet, tmp_path, cluster):
     slow, fast = grant_room.devices(2)
     fast = dataclasses.replace(fast, compute_class="fast")
-    policy = interfaces.StartPolicy(choose=scheduler_choice.Wished(cluster.pods).choose)
+    policy = interfaces.StartPolicy(choose=scheduler_choice.UserSelection(cluster.pods).choose)
     with grant_room.running(kubelet, tmp_path, (slow, fast), policy=policy) as made:
         made.posted = []
         made.grant_manager.observers.reported.add(made.posted.append)
         yield made
 
 
-def run_wishing(room, cluster, one, notes):
+def run_selecting(room, cluster, one, notes):
     cluster.add(room.kubelet.admit(one), notes)
     return grant_room.text(room.start(one, "a"))
 
 
-def test_pod_gets_a_device_of_the_requested_class(wishing, cluster):
+def test_pod_gets_a_device_of_the_requested_class(selecting, cluster):
     plain, wants = (pod(name, container("a", 30, 2)) for name in "pq")
-    assert run_wishing(wishing, cluster, plain, {}) == "30 2 GPU-0"
-    assert run_wishing(wishing, cluster, wants, {CLASSES: "fast"}) == "30 2 GPU-1"
-    assert not any(grant.chosen for grant in wishing.checkpoint.grants.values())
+    assert run_selecting(selecting, cluster, plain, {}) == "30 2 GPU-0"
+    assert run_selecting(selecting, cluster, wants, {CLASSES: "fast"}) == "30 2 GPU-1"
+    assert not any(grant.chosen for grant in selecting.checkpoint.grants.values())
 
 
-def test_pod_is_spread_over_the_requested_devices(wishing, cluster):
+def test_pod_is_spread_over_the_requested_devices(selecting, cluster):
     one = pod("p", container("a", 60, 4))
     notes = {names.DEVICE_COUNT_ANNOTATION: "2"}
-    assert run_wishing(wishing, cluster, one, notes) == "30 2 GPU-0 + 30 2 GPU-1"
+    assert run_selecting(selecting, cluster, one, notes) == "30 2 GPU-0 + 30 2 GPU-1"
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [("huge", "gpu0 is of class none, not huge"), ("fast,", "'fast,': must be words")],
 )
-def test_pod_without_a_matching_device_is_refused_for_good(wishing, cluster, text, words):
+def test_pod_without_a_matching_device_is_refused_for_good(selecting, cluster, text, words):
     with pytest.raises(StartError, match=words):
-        run_wishing(wishing, cluster, pod("p", container("a", 30, 2)), {CLASSES: text})
-    (event,) = wishing.posted
+        run_selecting(selecting, cluster, pod("p", container("a", 30, 2)), {CLASSES: text})
+    (event,) = selecting.posted
     assert event.evict
 
 
-def test_pod_unknown_to_the_api_server_is_retried(wishing, cluster):
-    one = wishing.kubelet.admit(pod("p", container("a", 30, 2)))
+def test_pod_unknown_to_the_api_server_is_retried(selecting, cluster):
+    one = selecting.kubelet.admit(pod("p", container("a", 30, 2)))
     with pytest.raises(StartError, match="the pod no longer exists in the API server"):
-        wishing.start(one, "a")
-    assert not wishing.posted
+        selecting.start(one, "a")
+    assert not selecting.posted
     cluster.add(one, {CLASSES: "fast"})
-    assert grant_room.text(wishing.start(one, "a")) == "30 2 GPU-1"
+    assert grant_room.text(selecting.start(one, "a")) == "30 2 GPU-1"
 
 
-def test_static_pod_starts_without_the_api_server(wishing, cluster):
+def test_static_pod_starts_without_the_api_server(selecting, cluster):
     static = dataclasses.replace(pod("p", container("a", 30, 2)), uid="b2f1" * 8)
-    wishing.kubelet.admit(static)
+    selecting.kubelet.admit(static)
     cluster.api.go_down()
-    assert grant_room.text(wishing.start(static, "a")) == "30 2 GPU-0"
+    assert grant_room.text(selecting.start(static, "a")) == "30 2 GPU-0"
 
 
 # --- the whole agent --------------------------------------------------------------------------
@@ -379,7 +379,7 @@ def test_extender_placement_without_api_server_does_not_start(node, key):
 def test_pod_that_any_scheduler_bound_starts_if_a_device_has_room(
     kubelet, tmp_path, cluster, scheduler
 ):
-    policy = interfaces.StartPolicy(choose=scheduler_choice.Wished(cluster.pods).choose)
+    policy = interfaces.StartPolicy(choose=scheduler_choice.UserSelection(cluster.pods).choose)
     with grant_room.running(kubelet, tmp_path, grant_room.devices(2), policy=policy) as room:
         one = kubelet.admit(pod("p", container("a", 30, 2)))
         cluster.add(one, {"scheduling.k8s.io/group-name": "train"}, owned=True)

@@ -28,16 +28,16 @@ def spec(cluster):
 def test_taint_stays_until_the_agent_is_ready(tainted, cluster):
     trouble = ["its plugins are not registered"]
     removing = startup_taint.StartupTaint(tainted, KEY, lambda: trouble[0])
-    removing.look()
+    removing.poll()
     assert spec(cluster)["taints"] == [OURS, OTHER]
     trouble[0] = ""
-    removing.look()
+    removing.poll()
     assert spec(cluster) == {"podCIDR": "10.0.0.0/24", "taints": [OTHER]}
 
 
 def test_node_without_the_taint_is_not_written(own, cluster):
     before = list(cluster.api.asked)
-    startup_taint.StartupTaint(own, KEY, str).look()
+    startup_taint.StartupTaint(own, KEY, str).poll()
     assert [call for call in cluster.api.asked if call not in before] == []
 
 
@@ -49,9 +49,9 @@ def test_a_taint_added_meanwhile_is_not_lost(tainted, cluster):
     node["spec"]["taints"].append(more)
     cluster.api.put(PATH, node)
     with pytest.raises(apiserver.ServerError) as refused:
-        startup_taint.StartupTaint(stale, KEY, str).look()
+        startup_taint.StartupTaint(stale, KEY, str).poll()
     assert refused.value.outdated
     assert spec(cluster)["taints"] == [OURS, OTHER, more]
     stale.sync()
-    startup_taint.StartupTaint(stale, KEY, str).look()
+    startup_taint.StartupTaint(stale, KEY, str).poll()
     assert spec(cluster)["taints"] == [OTHER, more]

@@ -104,7 +104,7 @@ def test_problems_are_listed(document):
 
 
 def test_agent_troubles_are_problems():
-    node = status_node.Node(looks=1)
+    node = status_node.Node(samples=1)
     troubles = (("agent", "nothing was collected for 130 s"), ("kubelet", ""))
     found = node.recent.document("node-1", node.sources, troubles)["problems"]
     assert found[0] == {"object": "agent", "text": "nothing was collected for 130 s"}
@@ -125,23 +125,23 @@ def test_events_are_listed_newest_first(document):
 def test_number_of_events_is_bounded():
     known = status_history.Recent(lambda: 1.0)
     for _ in range(3 * status_history.MOST_EVENTS):
-        known.tell(EVENTS[0])
-    found = known.document("node-1", status_node.Node(looks=1).sources, ())
+        known.add_event(EVENTS[0])
+    found = known.document("node-1", status_node.Node(samples=1).sources, ())
     assert len(found["events"]) == status_history.MOST_EVENTS
 
 
-def test_page_exists_before_the_first_look():
-    found = status_node.Node((), looks=0).document()
+def test_page_exists_before_the_first_poll():
+    found = status_node.Node((), samples=0).document()
     assert found["totals"]["containers"] == 0
     assert found["at"] == ""
     assert [device["lines"]["used"] for device in found["devices"]] == [[]] * len(DEVICES)
 
 
 def test_history_of_ended_containers_is_dropped():
-    node = status_node.Node(looks=2)
+    node = status_node.Node(samples=2)
     node.grants.pop()
     node.tenants = node.tenants[:-1]
-    node.look(2, 2)
+    node.sample(2, 2)
     assert not any(
         tenant["pod"] == "segment-6"
         for one in node.document()["devices"]
@@ -150,9 +150,9 @@ def test_history_of_ended_containers_is_dropped():
     assert all("segment-6" not in key for key in node.recent._lines._lines)
 
 
-def test_state_needs_two_looks():
+def test_state_needs_two_polls():
     waits = Tenant("a/b/c", 0, 50, GIB, 0.1, waits=1.0, refused=3)
-    found = status_node.Node((waits,), looks=1).document()
+    found = status_node.Node((waits,), samples=1).document()
     assert container(found, "b")["state"] == "runs"
 
 
@@ -161,29 +161,29 @@ def day_of(node):
 
 
 def test_day_continues_after_a_restart_of_the_agent(tmp_path):
-    node = status_node.Node(looks=0)
+    node = status_node.Node(samples=0)
     node.recent.restore(tmp_path)
     for step in range(3):
         node.at = status_node.AT + step * STEP
-        node.look(step, 3)
+        node.sample(step, 3)
     before = day_of(node)
     assert len(before) == 3
-    next_one = status_node.Node(looks=0)
+    next_one = status_node.Node(samples=0)
     next_one.at = node.at + STEP
     next_one.recent.restore(tmp_path)  # without an orderly end of the first: it was killed
-    next_one.look(3, 3)
+    next_one.sample(3, 3)
     assert day_of(next_one)[:-1] == before
 
 
 def test_day_is_complete_after_an_orderly_restart(tmp_path):
-    node = status_node.Node(looks=0)
+    node = status_node.Node(samples=0)
     node.recent.restore(tmp_path)
-    node.look(0, 1)
+    node.sample(0, 1)
     node.recent.save()
-    next_one = status_node.Node(looks=0)
+    next_one = status_node.Node(samples=0)
     next_one.at = node.at + STEP
     next_one.recent.restore(tmp_path)
-    next_one.look(1, 1)
+    next_one.sample(1, 1)
     assert day_of(next_one)[:-1] == day_of(node)
 
 
@@ -198,26 +198,26 @@ def test_day_is_complete_after_an_orderly_restart(tmp_path):
 def test_damaged_file_of_the_day_is_reported_once_and_replaced(tmp_path, caplog, content):
     file = tmp_path / status_history.FILE
     file.write_bytes(content)
-    node = status_node.Node(looks=0)
+    node = status_node.Node(samples=0)
     node.recent.restore(tmp_path)
     (record,) = caplog.records
     assert record.getMessage().startswith(f"the charts of the last day start empty: {file}: ")
-    node.look(0, 1)
+    node.sample(0, 1)
     node.recent.save()
     caplog.clear()
-    next_one = status_node.Node(looks=0)
+    next_one = status_node.Node(samples=0)
     next_one.at = node.at
     next_one.recent.restore(tmp_path)
-    next_one.look(1, 1)
+    next_one.sample(1, 1)
     assert len(day_of(next_one)) == 1
     assert not caplog.records
 
 
 def test_day_that_cannot_be_stored_is_reported_once_until_it_can(tmp_path, caplog):
     state = tmp_path / "state"
-    node = status_node.Node(looks=0)
+    node = status_node.Node(samples=0)
     node.recent.restore(state)  # the folder does not exist
-    node.look(0, 1)
+    node.sample(0, 1)
     for _ in range(3):
         node.recent.save()
     (record,) = caplog.records
@@ -231,6 +231,6 @@ def test_day_that_cannot_be_stored_is_reported_once_until_it_can(tmp_path, caplo
 
 def test_without_a_folder_nothing_is_stored(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    node = status_node.Node(looks=2)
+    node = status_node.Node(samples=2)
     node.recent.save()
     assert not list(tmp_path.iterdir())

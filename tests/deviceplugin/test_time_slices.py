@@ -134,7 +134,7 @@ def slices(kubelet):
         resource = time_slices.resource(SHARED)
         sources = interfaces.KubeletSources(
             checkpoint_file.CheckpointFile(kubelet.folder, (*device_ids.EITHER, resource)),
-            pod_resources.PodResources(kubelet.pod_resources, [resource], patience=0.0),
+            pod_resources.PodResources(kubelet.pod_resources, [resource], retry_seconds=0.0),
         )
         state = ApiState(Api.TIME_SLICES, Api.TIME_SLICES)
         view = {
@@ -219,18 +219,18 @@ def test_only_restarts_are_allowed_on_a_closed_device(kubelet, slices, more, new
 def test_offer_follows_the_devices_without_a_checkpoint(kubelet, slices):
     devices = [device(A), device(B)]
     made = slices(devices=lambda: devices)
-    made.look()
+    made.poll()
     assert made.offer.everything == (f"{A}::0", f"{A}::1", f"{B}::0", f"{B}::1")
     assert not made.offer.unhealthy
     devices[0] = device(A, cordoned=True)
-    made.look()  # kubelet has not written one yet
+    made.poll()  # kubelet has not written one yet
     assert made.offer.unhealthy == {f"{A}::0", f"{A}::1"}
     hold(kubelet, sliced("p"), f"{A}::1")
-    made.look()
+    made.poll()
     assert made.offer.unhealthy == {f"{A}::0"}
     (kubelet.folder / checkpoint_file.FILE).write_text("{")
     devices[1] = device(B, unhealthy="lost")
-    made.look()
+    made.poll()
     assert made.offer.unhealthy == {f"{A}::0", f"{B}::0", f"{B}::1"}
 
 

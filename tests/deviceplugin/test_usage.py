@@ -85,14 +85,14 @@ def test_invalid_ledger_keeps_the_last_usage(granted_two, places):
     made, using = granted_two
     first, second = made.values()
     uuid = first.shares[0].uuid
-    using.look()
+    using.poll()
     for grant in made.values():
         write(places, grant, 1000)
-    using.look()
+    using.poll()
     assert using.of(first.id, uuid).busy_seconds == pytest.approx(1e-6)
     os.truncate(places.path(first.id) / names.USAGE_FILE, 100)
     write(places, second, 10**18)
-    using.look()
+    using.poll()
     assert using.of(first.id, uuid).busy_seconds == pytest.approx(1e-6)  # the last known value
     assert 0 < using.of(second.id, uuid).ratio <= 1
 
@@ -100,9 +100,9 @@ def test_invalid_ledger_keeps_the_last_usage(granted_two, places):
 def test_usage_of_ended_grants_is_dropped(granted_two):
     made, using = granted_two
     first, _ = made.values()
-    using.look()
+    using.poll()
     del made[first.id]
-    using.look()
+    using.poll()
     assert using.of(first.id, first.shares[0].uuid) == usage.NOTHING
 
 
@@ -127,7 +127,7 @@ def test_usage_of_a_real_container_returns_to_zero(granted_two, places, tmp_path
     edits = granted.edits_of(places.specification(grant.id))
     with granted.start(edits, tmp_path / "root", WORKS) as process:
         assert json.loads(process.stdout.readline()) == [0, OUT_OF_MEMORY]
-        using.look()
+        using.poll()
         found = using.of(grant.id, uuid)
         assert found.busy_seconds >= 0.04  # of 50 launches of a millisecond each
         assert 0 < found.ratio <= 1
@@ -135,7 +135,7 @@ def test_usage_of_a_real_container_returns_to_zero(granted_two, places, tmp_path
         assert found.held_bytes >= GIB
         assert found.waits > 0
         process.stdin.close()
-    using.look()
+    using.poll()
     after = using.of(grant.id, uuid)
     assert (after.ratio, after.held_bytes, after.processes) == (0, 0, 0)
     assert after.busy_seconds == pytest.approx(found.busy_seconds)

@@ -33,7 +33,7 @@ def grow(file):
 @pytest.fixture
 def rarely(monkeypatch):
     """Scan so rarely that only inotify events count."""
-    monkeypatch.setattr(usage_file_guard, "LOOK_SECONDS", 1000.0)
+    monkeypatch.setattr(usage_file_guard, "RESCAN_SECONDS", 1000.0)
 
 
 def ready(places, grant):
@@ -84,7 +84,7 @@ def test_without_inotify_usage_files_are_polled(places, machine, driver, monkeyp
 def test_endless_appends_are_truncated_with_one_warning(
     places, machine, driver, monkeypatch, caplog
 ):
-    monkeypatch.setattr(usage_file_guard, "LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(usage_file_guard, "RESCAN_SECONDS", 0.5)
     grant = grant_of(share_of(machine))
     places.make(grant, driver)
     with guarded(places), usage_of(places, grant).open("ab", buffering=0) as content:

@@ -53,7 +53,7 @@ class Node:
         self.device = datatypes.NodeDevice(UUID.format(0), 0, 320 * UNIT, reservable=reservable)
         self.now, self.quotas, self.grants, self.metadata = 1000.0, Quotas(), {}, {}
         self.agent()
-        self.policy.look()
+        self.policy.poll()
 
     def agent(self):
         """Start the policy of an agent."""
@@ -101,7 +101,7 @@ class Node:
     def after(self, seconds):
         """Decide so many seconds later."""
         self.now += seconds
-        self.policy.look()
+        self.policy.poll()
 
 
 @pytest.fixture(name="node")
@@ -166,7 +166,7 @@ def test_pod_that_its_user_suspends_and_resumes_goes_on_although_the_policy_had_
     turns.after(1)
     turns.moved("a", RUNNING)
     turns.after(1)
-    assert turns.policy.wants_suspended("b")  # it has no known wish
+    assert turns.policy.wants_suspended("b")  # it has no known demand
     turns.annotate("b", suspensions.RELEASE)
     turns.policy.held("b")
     turns.after(SLICE)
@@ -193,7 +193,7 @@ def test_pod_that_shall_be_suspended_from_the_beginning_needs_room_first(node, v
     node.moved("a", KEPT, by_user=True)
     assert not node.starts("b")
     del node.grants["a"]
-    node.policy.look()
+    node.policy.poll()
     assert node.starts("b")
     assert not node.policy.is_waiting("b")
     assert not node.policy.is_waiting("c")  # unknown
@@ -227,7 +227,7 @@ def test_device_stays_in_the_policys_hands_after_its_ratio_was_lowered(turns):
     assert not turns.starts("a")  # a container of it that starts again
     for uid in ("a", "b", "late"):
         del turns.grants[uid]
-    turns.policy.look()
+    turns.policy.poll()
     turns.place("new")
     assert turns.starts("new")
     assert not turns.policy.oversubscribes([turns.grants["new"]])
@@ -249,6 +249,6 @@ def test_device_that_was_never_oversubscribed_is_left_alone(tmp_path):
         node.place(uid)
     assert node.starts("a")
     assert node.starts("b")  # kubelet's ids alone decide
-    node.policy.look()
+    node.policy.poll()
     assert not node.policy.wants_suspended("a")
     assert list((tmp_path / "tenants").iterdir()) == []

@@ -126,7 +126,7 @@ def test_each_block_of_commands_has_a_language(page):
 
 
 def test_words_of_a_script_are_found():
-    text = "A=1 pyvgpu ps | grep -q x && pyvgpu top --once   # a look\nmake e2e SUITE=dra\n"
+    text = "A=1 pyvgpu ps | grep -q x && pyvgpu top --once   # a poll\nmake e2e SUITE=dra\n"
     assert list(simple(text)) == [
         ["A=1", "pyvgpu", "ps"],
         ["grep", "-q", "x"],

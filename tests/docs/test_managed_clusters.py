@@ -57,7 +57,7 @@ def test_label_that_keeps_googles_plugin_away_is_the_same_on_all_pages():
     assert label in (Path(__file__).parents[2] / "docs/migrate-nvidia.md").read_text()
 
 
-def test_driver_of_gke_is_mounted_where_the_agent_looks():
+def test_driver_of_gke_is_mounted_where_the_agent_searches():
     from pyvgpu.volumes import catalogue
 
     (mount,) = values("GKE")["agent"]["volumeMounts"]

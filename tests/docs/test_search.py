@@ -11,7 +11,7 @@ pytest.importorskip("material", reason="needs the documentation tools (make .ven
 import site_search
 
 ROOT = Path(__file__).parents[2]
-FIRST = 3  # results that a reader looks at
+FIRST = 3  # results that a reader sees
 QUERIES = {
     "utilization": "words.html",
     "nvidia-smi": "nvml.html",

@@ -109,7 +109,7 @@ def test_block_runs_with_stand_ins(text, tmp_path, environment):
 @pytest.mark.slow
 @charted.needs_helm
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "problem"),
     [
         ("helm install pyvgpu deploy/chart/pyvgpu --set agent.nodeSelektor.a=b", "nodeSelektor"),
         ("helm upgrade pyvgpu deploy/chart/pyvgpu --reuse-valuse", "--reuse-valuse"),
@@ -117,8 +117,8 @@ def test_block_runs_with_stand_ins(text, tmp_path, environment):
         ("kubectl get nodes -o jsonpath='{.status}", "unexpected EOF"),
     ],
 )
-def test_mistake_is_found(text, complaint, tmp_path, environment):
-    with pytest.raises(AssertionError, match=complaint):
+def test_mistake_is_found(text, problem, tmp_path, environment):
+    with pytest.raises(AssertionError, match=problem):
         documented.output_of((shutil.which("bash"), "-euc", text), tmp_path, environment)
 
 

@@ -51,7 +51,7 @@ FILLED = {
 )
 def test_a_filled_quota(changed, held, broken):
     kept = Kept()
-    quota.judge(kept, "plain memory", {**FILLED, **changed}, held)
+    quota.evaluate(kept, "plain memory", {**FILLED, **changed}, held)
     assert kept.broken == broken
     assert len(kept.held) + len(kept.broken) == 10
 
@@ -91,7 +91,7 @@ SHARED = {
     ],
 )  # fmt: skip
 def test_shared_memory(changed, broken):
-    found = shared.judge(SHARED, {**SHARED, **changed})
+    found = shared.evaluate(SHARED, {**SHARED, **changed})
     assert [title for title, held, _ in found if not held] == broken
 
 
@@ -121,7 +121,7 @@ TABLE = """
     ],
 )  # fmt: skip
 def test_a_tool(use, without, with_quota, broken):
-    found = tools.judge(tools.USES[use], without, with_quota)
+    found = tools.evaluate(tools.USES[use], without, with_quota)
     assert [title for title, held, _ in found if not held] == broken
 
 
@@ -148,7 +148,7 @@ REFUSED = rank(words="ncclCommInitRank returned 5: Duplicate GPU detected")
     ],
 )  # fmt: skip
 def test_ranks_of_nccl(bare, limited, broken):
-    found = nccl.judge(bare, limited, 2)
+    found = nccl.evaluate(bare, limited, 2)
     assert [title for title, held, _ in found if not held] == broken
 
 
@@ -165,7 +165,7 @@ def test_ranks_of_nccl(bare, limited, broken):
 )
 def test_a_client_of_the_runtime(changed, broken):
     seen = {"total": 4 * GIB, "same": 1, "past": 2, "past_async": 2, "reset": 0, **changed}
-    assert [title for title, held, _ in runtime.judge(seen) if not held] == broken
+    assert [title for title, held, _ in runtime.evaluate(seen) if not held] == broken
 
 
 def check(name, state):
@@ -182,7 +182,7 @@ def check(name, state):
     ],
 )
 def test_a_proof_of_doctor(checks, broken):
-    assert [title for title, held, _ in doctor.judge(checks) if not held] == broken
+    assert [title for title, held, _ in doctor.evaluate(checks) if not held] == broken
 
 
 def speed(steps, last=3.0, each=None):
@@ -200,7 +200,7 @@ def speed(steps, last=3.0, each=None):
     ],
 )
 def test_training(half, broken):
-    found = training.judge({"without the shim": speed(10.0), "vcore 50": half})
+    found = training.evaluate({"without the shim": speed(10.0), "vcore 50": half})
     assert [title for title, held, _ in found if not held] == broken
 
 
@@ -214,7 +214,7 @@ def test_training(half, broken):
 )
 def test_training_that_leaves_the_device_idle(steps, broken):
     alone = speed(10.0, each=0.08)
-    found = training.judge({"without the shim": alone, "vcore 50": speed(steps)})
+    found = training.evaluate({"without the shim": alone, "vcore 50": speed(steps)})
     assert [title for title, held, _ in found if not held] == broken
 
 

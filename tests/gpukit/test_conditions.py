@@ -114,18 +114,18 @@ def test_a_device_that_admits_no_process_is_named(monkeypatch):
     found = json.dumps({"version": 13000, "compute mode": "prohibited"})
     monkeypatch.setattr(main, "survey", lambda: subprocess.CompletedProcess([], 0, found, ""))
     with pytest.raises(main.Stop, match="its compute mode is prohibited") as caught:
-        main.look_for_device()
+        main.find_device()
     assert caught.value.code == 69
 
 
 @pytest.mark.parametrize(
-    ("body", "complaint"),
+    ("body", "problem"),
     [
         ("sleep(1000);", "no driver: it does not answer within 1 s; see nvidia-smi"),
         ("raise(SIGSEGV);", "no driver: a process that loads it is ended by SIGSEGV"),
     ],
 )
-def test_a_driver_that_hangs_or_crashes_is_one_line(kit, tmp_path, body, complaint):
+def test_a_driver_that_hangs_or_crashes_is_one_line(kit, tmp_path, body, problem):
     source = tmp_path / "bad.c"
     source.write_text(
         "#include <signal.h>\n#include <unistd.h>\n"
@@ -136,7 +136,7 @@ def test_a_driver_that_hangs_or_crashes_is_one_line(kit, tmp_path, body, complai
     kit.set("main", "SURVEY_SECONDS", 1)
     done = kit.run(LD_LIBRARY_PATH=str(tmp_path))
     assert done.returncode == 69
-    assert complaint in done.stderr
+    assert problem in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -168,7 +168,7 @@ from kit import main
 os.setuid(65534)
 main.survey = lambda: main.subprocess.CompletedProcess([], 1, "", "kit.cuda.CudaError: 100")
 try:
-    main.look_for_device()
+    main.find_device()
 except main.Stop as exc:
     print(exc.code, exc)
 """

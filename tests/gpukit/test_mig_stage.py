@@ -71,7 +71,7 @@ SHOWN = {
         pytest.param({"as much again": 0}, ["more is refused as out of memory"], id="more"),
     ],
 )
-def test_a_quota_on_a_mig_device_is_judged(changed, broken):
-    found = mig.judge(SHOWN, {**SHOWN, **changed})
+def test_a_quota_on_a_mig_device_is_evaluated(changed, broken):
+    found = mig.evaluate(SHOWN, {**SHOWN, **changed})
     assert len(found) == 5
     assert [title for title, held, _ in found if not held] == broken

@@ -137,7 +137,7 @@ def test_a_guarantee_that_does_not_hold_is_named_and_fails_the_run(kit, simulate
     assert "did not hold: breaks: the quota is held: 5 of 4" in done.stdout
 
 
-def test_a_guarantee_that_cannot_be_judged_is_named_and_fails_nothing(kit, simulated):
+def test_a_guarantee_that_cannot_be_evaluated_is_named_and_fails_nothing(kit, simulated):
     options, environment = simulated
     kit.put(scatters=(60, 1, BREAKS.replace("False", "None")))
     done = kit.run(*options, **environment)
@@ -158,7 +158,7 @@ def test_a_record_is_not_written_over(kit, simulated):
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "problem"),
     [
         ('{"format": "pyvgpu-gpu-record", "version": 1, "sta', "truncated, or not JSON"),
         ('{"format": "pyvgpu-gpu-record", "version": 9}', "a record of version 9: must be 1"),
@@ -166,12 +166,12 @@ def test_a_record_is_not_written_over(kit, simulated):
         ('{"format": "pyvgpu-gpu-record", "version": 1, "stages": 3}', "its stages are damaged"),
     ],
 )
-def test_a_record_that_cannot_be_read_is_left_alone(kit, text, complaint):
+def test_a_record_that_cannot_be_read_is_left_alone(kit, text, problem):
     kit.out.mkdir()
     (kit.out / "record.json").write_text(text)
     done = kit.run("--resume")
     assert done.returncode == 65
-    assert complaint in done.stderr
+    assert problem in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert (kit.out / "record.json").read_text() == text
 
@@ -193,7 +193,7 @@ def in_mount_namespace(script, **environment):
     )  # fmt: skip
 
 
-def test_a_driver_is_found_where_containers_have_it_and_the_loader_does_not_look(kit, tmp_path):
+def test_a_driver_is_found_where_containers_have_it_and_the_loader_does_not_poll(kit, tmp_path):
     kit.put(good=(60, 1, GOOD))
     machine = simulator.open_machine("h100", root=tmp_path / "machines")
     script = """
@@ -351,16 +351,16 @@ def test_a_full_disk_ends_the_run_with_the_record_of_before(kit, simulated):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "problem"),
     [
         (["--minutes", "0"], "--minutes 0: must be above 0, for example 9"),
         (["--only", "nothing"], "invalid choice: 'nothing'"),
     ],
 )
-def test_wrong_usage_is_answered_with_the_rule(kit, arguments, complaint):
+def test_wrong_usage_is_answered_with_the_rule(kit, arguments, problem):
     done = kit.run(*arguments)
     assert done.returncode == 64
-    assert complaint in done.stderr
+    assert problem in done.stderr
 
 
 def test_lines_that_were_cut_short_are_left_out(tmp_path):

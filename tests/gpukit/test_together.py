@@ -104,9 +104,9 @@ def reported(path, function, *arguments):
         pytest.param(60, [56, 64], False, id="more, however it varies"),
     ],
 )
-def test_more_than_a_share_is_judged_where_halves_are_alike(tmp_path, percent, spread, held):
+def test_more_than_a_share_is_evaluated_where_halves_are_alike(tmp_path, percent, spread, held):
     found = reported(
-        tmp_path / "lines", together.judge, "title", together.Tenant(30, 300_000),
+        tmp_path / "lines", together.evaluate, "title", together.Tenant(30, 300_000),
         together.Had(percent, spread, None),
     )  # fmt: skip
     differ = spread[1] - spread[0]
@@ -122,10 +122,10 @@ def test_more_than_a_share_is_judged_where_halves_are_alike(tmp_path, percent, s
     ]
 
 
-def test_a_tenant_without_a_quota_is_not_judged(tmp_path):
+def test_a_tenant_without_a_quota_is_not_evaluated(tmp_path):
     had = together.Had(99.0, [99.0, 99.0], 0.0)
     tenant = together.Tenant(None, 300_000)
-    assert reported(tmp_path / "lines", together.judge, "title", tenant, had) == []
+    assert reported(tmp_path / "lines", together.evaluate, "title", tenant, had) == []
 
 
 def test_waiting_for_a_processor_is_reported_where_the_kernel_tells(tmp_path):

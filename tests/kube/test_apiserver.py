@@ -210,7 +210,7 @@ def test_a_broken_or_malformed_response_is_an_error_of_the_server(head, body, st
 
 def patient(small, **more):
     """Return a connection to the same API server that retries."""
-    return apiserver.ApiServer(small[1]._client, patience=60.0, **more)
+    return apiserver.ApiServer(small[1]._client, retry_seconds=60.0, **more)
 
 
 @pytest.fixture

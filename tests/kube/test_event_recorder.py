@@ -178,11 +178,11 @@ def test_the_text_is_found_just_before_the_write(cluster):
     api, connection = cluster
     reasons = {"a": "full", "b": ""}
 
-    def look(one):
+    def complete(one):
         text = reasons[one.name]
         return event(one.name, text) if text else None
 
-    with recording(connection, look=look) as recorder:
+    with recording(connection, complete=complete) as recorder:
         recorder.record(event("b", ""))
         recorder.record(event("a", ""))
         until(api, "full")

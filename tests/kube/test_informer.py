@@ -83,11 +83,11 @@ def test_a_list_of_many_pages_is_read_completely(small, follow):
 
 
 def test_gc_is_disabled_only_while_a_list_is_decoded(small):
-    looks = []
+    polls = []
     small[0].put(path("a"), pod("a"))
-    known = informer.Informer(small[1], FOLDER, {}, lambda _: looks.append(gc.isenabled()), print)
+    known = informer.Informer(small[1], FOLDER, {}, lambda _: polls.append(gc.isenabled()), print)
     known._list()
-    assert looks == [False]
+    assert polls == [False]
     wait_until(gc.isenabled)  # an informer of another test may still decode a list
 
 

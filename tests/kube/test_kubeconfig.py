@@ -65,7 +65,7 @@ def connect(tmp_path):
         def make(cluster, user, form=json.dumps):
             file = tmp_path / "kubeconfig"
             file.write_text(form(config(cluster, user)))
-            made = apiserver.connect(str(file), patience=0.0)
+            made = apiserver.connect(str(file), retry_seconds=0.0)
             stack.callback(made.close)
             return made
 

@@ -28,7 +28,7 @@ APPS = ("agent", "scheduler", "webhook", "sidecar-controller")
 def programs():
     """Serve the metrics of an agent and of the cluster components; yield the ports."""
     agent = metric_families.AgentMeter()
-    agent.show(status_node.Node(looks=3).sources)
+    agent.show(status_node.Node(samples=3).sources)
     scheduler = SchedulerMeter()
     scheduler.gauge("pyvgpu_scheduler_leads", "1 if this replica holds the lease.", lambda: 1.0)
     scheduler.answered("/scheduler/filter", "fits", 0.01)
@@ -154,19 +154,19 @@ def test_documented_configuration_sets_the_same_instances():
     keep, *instances = job["relabel_configs"]
     assert keep["regex"] == endpoint["port"]
     assert instances == [plain(relabeling) for relabeling in endpoint["relabelings"]]
-    (looked_at,) = job["kubernetes_sd_configs"]
+    (watched,) = job["kubernetes_sd_configs"]
     wanted = alerts.pod_monitor()["namespaceSelector"]["matchNames"]
-    assert sorted(looked_at["namespaces"]["names"]) == sorted(wanted)
+    assert sorted(watched["namespaces"]["names"]) == sorted(wanted)
 
 
 def test_every_rule_is_evaluated_without_error(prometheus):
-    def judged():
+    def evaluated():
         groups = prometheus("rules")["groups"]
         found = [rule for group in groups for rule in group["rules"]]
         assert all(rule["health"] in ("ok", "unknown") for rule in found), found
         return len(found) == len(alerts.rules()) and {rule["health"] for rule in found} == {"ok"}
 
-    wait_until(judged)
+    wait_until(evaluated)
 
 
 def test_alerts_are_pending_before_they_fire(prometheus):

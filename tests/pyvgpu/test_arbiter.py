@@ -51,7 +51,7 @@ def environment():
 
 def test_run_with_a_share_of_the_time_has_a_running_clock(place):
     with run_in(place) as run:
-        run.attendant.look()
+        run.attendant.poll()
         (one,) = living(place)
         assert (one.uid, one.beats, [one.pid]) == (os.geteuid(), True, processes(place))
         assert run.clock().readlink() == one.clock(run.made.run_id, 0)
@@ -60,9 +60,9 @@ def test_run_with_a_share_of_the_time_has_a_running_clock(place):
 
 def test_each_run_has_a_clock_until_it_ends(place):
     with run_in(place, uuid=UUIDS[0]) as first:
-        first.attendant.look()
+        first.attendant.poll()
         with run_in(place, uuid=UUIDS[1]) as second:
-            second.attendant.look()
+            second.attendant.poll()
             wait_until(lambda: arbiter.serves(first.clock()) and arbiter.serves(second.clock()))
             assert first.clock().readlink() != second.clock().readlink()
             assert len(processes(place)) == 1
@@ -73,10 +73,10 @@ def test_each_run_has_a_clock_until_it_ends(place):
 
 def test_run_with_a_whole_device_needs_no_arbiter_until_it_has_a_share(place):
     with run_in(place, 100) as run:
-        run.attendant.look()
+        run.attendant.poll()
         assert (living(place), run.clock().is_symlink()) == ((), False)
         registries_in(place).change(run.made, quota.QuotaChange(vcore=40))
-        run.attendant.look()
+        run.attendant.poll()
         wait_until(lambda: arbiter.serves(run.clock()))
 
 
@@ -84,7 +84,7 @@ def test_run_with_a_whole_device_counts_beside_runs_with_shares(place):
     with run_in(place, None) as whole:
         whole.attendant.start()
         with run_in(place) as other:
-            other.attendant.look()
+            other.attendant.poll()
             wait_until(lambda: arbiter.serves(whole.clock()))
             wait_until(lambda: read_clock(whole.clock()).tenants == 2)
         wait_until(lambda: read_clock(whole.clock()).tenants == 1)
@@ -92,7 +92,7 @@ def test_run_with_a_whole_device_counts_beside_runs_with_shares(place):
 
 @pytest.mark.slow
 def test_sixteen_concurrent_runs_start_one_arbiter(place):
-    body = "    run.attendant.look()\n    print(run.clock().readlink(), flush=True)\n    input()\n"
+    body = "    run.attendant.poll()\n    print(run.clock().readlink(), flush=True)\n    input()\n"
     started = [
         subprocess.Popen(
             script(place, body),
@@ -114,7 +114,7 @@ def test_sixteen_concurrent_runs_start_one_arbiter(place):
 
 def test_killed_arbiter_is_restarted(place):
     with run_in(place) as run:
-        run.attendant.look()
+        run.attendant.poll()
         run.attendant.start()
         for _ in range(3):
             (one,) = living(place)
@@ -126,13 +126,13 @@ def test_killed_arbiter_is_restarted(place):
 @pytest.mark.slow
 def test_frozen_arbiter_is_replaced(place):
     with run_in(place) as run:
-        run.attendant.look()
+        run.attendant.poll()
         (one,) = living(place)
         os.kill(one.pid, signal.SIGSTOP)
         wait_until(lambda: not living(place)[0].beats)
-        run.attendant.look()  # the whole machine may have been suspended
+        run.attendant.poll()  # the whole machine may have been suspended
         assert living(place)[0].pid == one.pid
-        run.attendant.look()
+        run.attendant.poll()
         (other,) = living(place)
         assert (other.pid != one.pid, other.beats) == (True, True)
         assert one.pid not in processes(place)
@@ -140,9 +140,9 @@ def test_frozen_arbiter_is_replaced(place):
 
 def test_arbiter_ends_with_the_last_run_and_leaves_nothing(place):
     with run_in(place) as first:
-        first.attendant.look()
+        first.attendant.poll()
         with run_in(place) as second:
-            second.attendant.look()
+            second.attendant.poll()
         wait_until(lambda: arbiter.serves(first.clock()))
     wait_until(lambda: not processes(place))
     (registry,) = place.iterdir()
@@ -151,7 +151,7 @@ def test_arbiter_ends_with_the_last_run_and_leaves_nothing(place):
 
 def test_sigterm_ends_the_arbiter_and_leaves_nothing(place):
     with run_in(place) as run:
-        run.attendant.look()
+        run.attendant.poll()
         (one,) = living(place)
         os.kill(one.pid, signal.SIGTERM)
         wait_until(lambda: not one.folder.exists())
@@ -159,7 +159,7 @@ def test_sigterm_ends_the_arbiter_and_leaves_nothing(place):
 
 def test_arbiter_inherits_nothing_from_the_run_that_started_it(place):
     reading, writing = os.pipe()
-    body = "    run.attendant.look()\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+    body = "    run.attendant.poll()\n    os.kill(os.getpid(), signal.SIGKILL)\n"
     with run_in(place) as other:
         subprocess.run(
             script(place, body),
@@ -170,7 +170,7 @@ def test_arbiter_inherits_nothing_from_the_run_that_started_it(place):
         )
         os.close(writing)
         assert os.read(reading, 1) == b""  # the last copy is closed
-        other.attendant.look()
+        other.attendant.poll()
         (one,) = living(place)
         proc = Path(f"/proc/{one.pid}")
         state = proc.joinpath("stat").read_text().rsplit(")", 1)[1].split()
@@ -188,7 +188,7 @@ def test_arbiter_does_not_inherit_the_runs_signal_mask(place):
     body = (
         "    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\n"
         "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "    run.attendant.look()\n"
+        "    run.attendant.poll()\n"
         "    (one,) = arbiters.living(place)\n"
         "    print(Path(f'/proc/{one.pid}/status').read_text())\n"
     )
@@ -277,12 +277,12 @@ def fork_as_other_user(action):
 def test_two_users_have_one_arbiter(place):
     def have_a_run():
         with run_in(place, uuid=UUIDS[1]) as run:
-            run.attendant.look()
+            run.attendant.poll()
             wait_until(lambda: arbiter.serves(run.clock()))
             assert run.clock().readlink().parent == place / "root" / "arbiter-0"
 
     with run_in(place) as run:
-        run.attendant.look()
+        run.attendant.poll()
         assert os.waitstatus_to_exitcode(os.waitpid(fork_as_other_user(have_a_run), 0)[1]) == 0
         assert len(processes(place)) == 1
 
@@ -305,10 +305,10 @@ def test_arbiter_of_another_user_without_a_clock_for_the_run_is_abandoned(place)
         liar = fork_as_other_user(beat_for_ever)
         try:
             wait_until(lambda: [one.uid for one in living(place)] == [forked.OTHER_UID])
-            run.attendant.look()
+            run.attendant.poll()
             assert run.clock().readlink().parent == folder
-            for _ in range(arbiter.MUTE_LOOKS):
-                run.attendant.look()
+            for _ in range(arbiter.MUTE_POLLS):
+                run.attendant.poll()
             assert run.clock().readlink().parent == place / "root" / "arbiter-0"
             wait_until(lambda: arbiter.serves(run.clock()))
         finally:
@@ -323,8 +323,8 @@ def test_clock_follows_processor_sharing(place):
         first.process(3),
         second.process(0),
     ):
-        first.attendant.look()
-        second.attendant.look()
+        first.attendant.poll()
+        second.attendant.poll()
         wait_until(lambda: arbiter.serves(first.clock()))
         wait_until(lambda: read_clock(first.clock()).busy == 0)
         first.work(3, 5_000_000_000)
@@ -349,7 +349,7 @@ def test_work_of_dead_processes_is_ignored(place):
         return read_clock(run.clock()).busy
 
     with run_in(place) as run, run.process(3):
-        run.attendant.look()
+        run.attendant.poll()
         wait_until(lambda: arbiter.serves(run.clock()))
         with run.process(7):
             wait_until(lambda: busy(3, 7) == 2)
@@ -363,8 +363,8 @@ def test_unused_shares_are_lent_to_elastic_runs(place):
         run_in(place, 75) as second,
         second.process(0),
     ):
-        first.attendant.look()
-        second.attendant.look()
+        first.attendant.poll()
+        second.attendant.poll()
         wait_until(lambda: arbiter.serves(first.clock()))
         waits = 0
 
@@ -387,8 +387,8 @@ def test_a_suspended_run_gets_no_time_and_holds_none_back(place):
         run_in(place, 50) as second,
         second.process(0),
     ):
-        first.attendant.look()
-        second.attendant.look()
+        first.attendant.poll()
+        second.attendant.poll()
         wait_until(lambda: arbiter.serves(first.clock()))
         wait_until(lambda: arbiter.serves(second.clock()))
         second.work(0, 40_000_000_000)
@@ -408,7 +408,7 @@ def test_a_suspended_run_gets_no_time_and_holds_none_back(place):
 def test_clock_of_a_low_priority_run_shows_work_of_others(place):
     low, high = quota.Priority.LOW, quota.Priority.HIGH
     with run_in(place, None, priority=low) as first, first.process(0):
-        first.attendant.look()
+        first.attendant.poll()
 
         def above():
             return read_clock(first.clock()).above
@@ -416,7 +416,7 @@ def test_clock_of_a_low_priority_run_shows_work_of_others(place):
         wait_until(lambda: arbiter.serves(first.clock()))
         assert above() == 0, "no other process is on the device"
         with run_in(place, None, priority=high) as second, second.process(0):
-            second.attendant.look()
+            second.attendant.poll()
             wait_until(lambda: above() == 1)
             second.work(0, 40_000_000_000)
             wait_until(lambda: above() == 2)
@@ -436,7 +436,7 @@ def test_clock_of_a_low_priority_run_shows_work_of_others(place):
 @pytest.mark.parametrize("damage", ["cut", "empty", "garbage", "gone"])
 def test_damaged_files_of_a_run_do_not_affect_others(place, damage):
     with run_in(place) as broken, run_in(place) as whole:
-        whole.attendant.look()
+        whole.attendant.poll()
         wait_until(lambda: arbiter.serves(whole.clock()))
         (one,) = living(place)
         for name in ("usage", "quota"):
@@ -455,14 +455,14 @@ def test_damaged_files_of_a_run_do_not_affect_others(place, damage):
 
 def test_run_whose_files_are_links_has_no_clock(place):
     with run_in(place, uuid=UUIDS[0]) as run:
-        run.attendant.look()
+        run.attendant.poll()
         (one,) = living(place)
         linked = run.made.folder.parent / ("e" * 16)
         linked.mkdir(0o755)
         for name in ("quota", "usage"):
             (linked / name).symlink_to(run.made.folder / name)
         with run_in(place, uuid=UUIDS[1]) as later:
-            later.attendant.look()
+            later.attendant.poll()
             wait_until(lambda: arbiter.serves(later.clock()))
             assert one.clock(run.made.run_id, 0).exists()
             assert not one.clock(linked.name, 0).exists()
@@ -476,7 +476,7 @@ def test_unexpected_entries_in_the_registry_are_ignored(place):
         (registry / ("c" * 16)).mkdir()
         os.mkfifo(registry / ("c" * 16) / "quota")
         (registry / ("d" * 16)).write_text("no folder")
-        run.attendant.look()
+        run.attendant.poll()
         wait_until(lambda: arbiter.serves(run.clock()))
         assert len(processes(place)) == 1
 
@@ -490,10 +490,10 @@ def test_full_disk_is_reported_once_and_does_not_end_the_run(place):
         "                filler.write(bytes(4096))\n"
         "        except OSError:\n"
         "            pass\n"
-        "    run.attendant.look()\n"
-        "    run.attendant.look()\n"
+        "    run.attendant.poll()\n"
+        "    run.attendant.poll()\n"
         "    (run.made.folder / 'filler').unlink()\n"
-        "    run.attendant.look()\n"
+        "    run.attendant.poll()\n"
         "    print(len(arbiters.living(place)))\n"
     )
     for registry in ("root", "all"):

@@ -39,7 +39,7 @@ def run(place, machine):
     nvml = arbiter.Nvml(library, machine.folder)
     uuid = machine.devices[0].uuid
     with run_in(place, uuid=uuid, nvml=nvml) as made, made.process(SLOT):  # work of the dead ends
-        made.attendant.look()
+        made.attendant.poll()
         made.work(SLOT, MINUTE_NS)
         wait_until(lambda: arbiter.serves(made.clock()))
         yield made
@@ -84,6 +84,6 @@ def test_an_arbiter_continues_without_nvml(place, machine):
     nvml = arbiter.Nvml(Path("/nowhere/libnvidia-ml.so.1"))
     uuid = machine.devices[0].uuid
     with run_in(place, uuid=uuid, nvml=nvml) as run, run.process(SLOT):
-        run.attendant.look()
+        run.attendant.poll()
         run.work(SLOT, MINUTE_NS)
         wait_until(lambda: says(run) == (0, 1, 1))

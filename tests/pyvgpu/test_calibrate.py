@@ -151,7 +151,7 @@ NOTHING = kit_records.stage("crashed", "ended by SIGSEGV")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "stages", "code", "complaint"),
+    ("arguments", "stages", "code", "problem"),
     [
         pytest.param(
             ["--write", "like"], {}, 64, "must end in .machine, such as h200.", id="name"
@@ -175,11 +175,11 @@ NOTHING = kit_records.stage("crashed", "ended by SIGSEGV")
     ],
 )
 def test_errors_are_one_line_and_leave_nothing(
-    calibrate, tmp_path, arguments, stages, code, complaint
+    calibrate, tmp_path, arguments, stages, code, problem
 ):
     done = calibrate(*arguments, **stages)
     assert (done.returncode, done.stdout) == (code, "")
-    assert complaint in done.stderr
+    assert problem in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["results"]
 

@@ -61,7 +61,7 @@ def but(**states):
     ],
 )
 def test_verdict_follows_from_the_failed_checks(rows, verdict):
-    assert doctor.judge(rows) == verdict
+    assert doctor.evaluate(rows) == verdict
 
 
 def test_checks_are_named_once_and_cover_every_need():

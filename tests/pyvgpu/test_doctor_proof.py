@@ -61,7 +61,7 @@ FAILED = {"event": "failed", "call": "cuInit", "result": 100, "name": "CUDA_ERRO
     ],
 )
 def test_memory_is_limited_if_the_shim_refused(events, refused, state, found):
-    said = proof.judge_memory(GIB, events, refused)
+    said = proof.check_memory(GIB, events, refused)
     assert said.state is state
     assert found in said.found
     assert said.remedy or state is CheckState.OK
@@ -89,7 +89,7 @@ def limits(vcore, limit=0, policy=TimePolicy.HARD):
     ],
 )
 def test_time_is_limited_if_program_and_ledger_agree(given, spun, busy, state):
-    said = proof.judge_time(given, proof.Spun(2.0, int(spun * 2e7), 3.0, int(busy * 3e7)))
+    said = proof.check_time(given, proof.Spun(2.0, int(spun * 2e7), 3.0, int(busy * 3e7)))
     assert said.state is state
     assert said.remedy or state is CheckState.OK
 
@@ -101,7 +101,7 @@ def test_unlimited_time_is_not_tested():
 
 
 @pytest.mark.parametrize(
-    ("output", "complaints", "found"),
+    ("output", "stderr", "found"),
     [
         pytest.param("", "pyvgpu: no room\n", "failed: no room", id="no run"),
         pytest.param("", "", "it gave no answer", id="silence"),
@@ -109,8 +109,8 @@ def test_unlimited_time_is_not_tested():
         pytest.param("[]", "", "it gave no answer", id="nonsense"),
     ],
 )
-def test_a_trial_that_fails_proves_nothing(output, complaints, found):
-    rows = read_proofs(output, complaints)
+def test_a_trial_that_fails_proves_nothing(output, stderr, found):
+    rows = read_proofs(output, stderr)
     assert [row.check for row in rows] == [inside.MEMORY, inside.TIME]
     assert {row.state for row in rows} == {CheckState.LIMITED}
     assert all(found in row.found for row in rows)

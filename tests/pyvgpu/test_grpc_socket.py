@@ -248,10 +248,10 @@ def test_serving_resumes_when_file_descriptors_are_available(path):
         grpc_socket.channel(path) as channel,
     ):
         waiting = channel.unary_unary("/test.Test/Call").future(b"", timeout=PROMPT)
-        starved.complaint()  # grpcio's own, that it could not accept the connection
-        starved.look()  # logging it frees them
+        starved.problem()  # grpcio's own, that it could not accept the connection
+        starved.poll()  # logging it frees them
         assert waiting.exception(PROMPT).code() is grpc.StatusCode.UNIMPLEMENTED  # an answer
-        starved.look()
+        starved.poll()
         said, well = starved.report()
     assert well
     assert said == [f"cannot check whether {path} answers: Too many open files"]

@@ -49,7 +49,7 @@ def slot(number, *charged, pid=0, namespace=0, opened=None):
             [slot(0, 10, 20), slot(1, 30, 40)],
             {(0, 1): 1, (1, 0): 2},
         ),
-        # it took its slot after the first look, or left it before the last
+        # it took its slot after the first poll, or left it before the last
         ([], [{7: 500}], [slot(0, 400)], {(0, 0): 100}),
         ([slot(0, 400)], [{7: 500}], [], {(0, 0): 100}),
         # it imported memory, which NVML counts for both processes, or only for the owner
@@ -93,14 +93,14 @@ class Scene:
 def test_an_excess_is_published_once_and_withdrawn_once():
     scene = Scene()
     scene.slots, scene.held = (slot(0, 500),), ({7: 800},)
-    scene.reconciler.look()
+    scene.reconciler.poll()
     assert scene.published == []
     for _ in range(3):
-        scene.reconciler.look()
+        scene.reconciler.poll()
     assert scene.published == [{(0, 0): 300}]
     scene.held = ({7: 500},)
     for _ in range(3):
-        scene.reconciler.look()
+        scene.reconciler.poll()
     assert scene.published == [{(0, 0): 300}, {}]
 
 
@@ -109,14 +109,14 @@ def test_memory_left_to_children_is_kept_as_long_as_the_slot():
     scene = Scene()
     scene.slots, scene.held = (slot(0, 500), slot(1, 9)), ({7: 800},)
     for _ in range(2):
-        scene.reconciler.look()
+        scene.reconciler.poll()
     scene.slots, scene.held = (slot(0, 700), slot(1, 9)), ({},)  # it allocated more before it died
     scene.ended = {0}
     for _ in range(3):
-        scene.reconciler.look()
+        scene.reconciler.poll()
     assert scene.published == [{(0, 0): 300}]
     scene.slots = (slot(1, 9),)
-    scene.reconciler.look()
+    scene.reconciler.poll()
     assert scene.published == [{(0, 0): 300}, {}]
 
 
@@ -124,10 +124,10 @@ def test_memory_of_a_dead_process_is_kept_on_devices_where_nvml_omits_it():
     scene = Scene()
     scene.slots, scene.held = (slot(0, 500, 90),), ({7: 800}, {7: 100})
     for _ in range(2):
-        scene.reconciler.look()
+        scene.reconciler.poll()
     scene.ended, scene.held = {0}, ({}, {7: 290})
     for _ in range(2):
-        scene.reconciler.look()
+        scene.reconciler.poll()
     assert scene.published[-1] == {(0, 0): 300, (1, 0): 200}
 
 
@@ -136,9 +136,9 @@ def test_excess_of_a_live_process_ends_when_nvml_omits_it():
     scene = Scene()
     scene.slots, scene.held = (slot(0, 500, 90),), ({7: 800}, {7: 90})
     for _ in range(2):
-        scene.reconciler.look()
+        scene.reconciler.poll()
     scene.held = ({}, {7: 90})
-    scene.reconciler.look()
+    scene.reconciler.poll()
     assert scene.published == [{(0, 0): 300}, {}]
 
 
@@ -146,19 +146,19 @@ def test_excess_ends_with_its_context():
     scene = Scene()
     scene.slots, scene.held = (slot(0, 500),), ({7: 800},)
     for _ in range(2):
-        scene.reconciler.look()
+        scene.reconciler.poll()
     scene.slots, scene.held = (slot(0, 0),), ({},)
-    scene.reconciler.look()
+    scene.reconciler.poll()
     assert scene.published == [{(0, 0): 300}, {}]
 
 
 def test_excess_ends_when_no_slot_is_left():
     scene = Scene()
     scene.slots, scene.held = (slot(0, 500),), ({7: 800},)
-    scene.reconciler.look()
-    scene.reconciler.look()
+    scene.reconciler.poll()
+    scene.reconciler.poll()
     scene.slots, scene.held = (), ({},)
-    scene.reconciler.look()
+    scene.reconciler.poll()
     assert scene.published == [{(0, 0): 300}, {}]
 
 
@@ -167,7 +167,7 @@ def test_other_lacking_memory_counts_without_a_slot():
     scene = Scene()
     scene.lacking = {(0, 9): 800}
     for _ in range(3):
-        scene.reconciler.look()
+        scene.reconciler.poll()
     assert scene.published == [{(0, 9): 800}]
 
 

@@ -54,7 +54,7 @@ def test_a_file_may_have_several_devices(file, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "problem"),
     [
         pytest.param("else\n", "first line must be 'pyvgpu-simulated-machine 1'", id="heading"),
         pytest.param("", "first line must be", id="empty"),
@@ -73,9 +73,9 @@ def test_a_file_may_have_several_devices(file, tmp_path):
         pytest.param(LIKE.replace("h100", "a.machine"), "must name models", id="a file"),
     ],
 )
-def test_invalid_files_are_refused_with_the_reason(file, text, complaint):
+def test_invalid_files_are_refused_with_the_reason(file, text, problem):
     file.write_text(text)
-    with pytest.raises(machines.MachineFileError, match=complaint):
+    with pytest.raises(machines.MachineFileError, match=problem):
         machines.describe(str(file))
 
 

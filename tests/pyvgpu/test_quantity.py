@@ -25,7 +25,7 @@ def test_sizes_are_read(text, size):
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "problem"),
     [
         pytest.param("-4GiB", "must be above zero", id="negative"),
         pytest.param("0", "must be above zero", id="zero"),
@@ -49,11 +49,11 @@ def test_sizes_are_read(text, size):
         pytest.param("1_000", "must be a size", id="underscore"),
     ],
 )
-def test_bad_sizes_say_what_was_given_the_rule_and_an_example(text, complaint):
+def test_bad_sizes_say_what_was_given_the_rule_and_an_example(text, problem):
     with pytest.raises(errors.UsageError) as caught:
         quantity.parse_size(text, "--vmemory")
     message = str(caught.value)
-    assert complaint in message
+    assert problem in message
     assert message.startswith(f"--vmemory '{text[:30]}")
     assert "such as 4GiB" in message
     assert len(message) < 250

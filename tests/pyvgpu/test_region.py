@@ -132,17 +132,17 @@ def test_no_valid_copy_is_an_error(folder):
 
 
 @pytest.mark.parametrize(
-    ("damage", "complaint"),
+    ("damage", "problem"),
     [
         pytest.param((0, b"x"), "not a quota file", id="wrong magic"),
         pytest.param((8, b"\x09"), "layout 9: this pyvgpu supports 1 to 5", id="another layout"),
         pytest.param((12, b"\x09"), "too short", id="another size"),
     ],
 )
-def test_invalid_quota_files_are_refused(folder, damage, complaint):
+def test_invalid_quota_files_are_refused(folder, damage, problem):
     file = region.create(folder, "1.0", [a_share()])
     os.pwrite(file, damage[1], damage[0])
-    with pytest.raises(errors.DataError, match=complaint):
+    with pytest.raises(errors.DataError, match=problem):
         region.read_limits(file)
     os.close(file)
 

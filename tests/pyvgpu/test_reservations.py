@@ -37,12 +37,12 @@ def registries(place):
     return reservations.Registries(place / "root", place / "all")
 
 
-def wish(vmemory=4 * GIB, vcore=10, devices=(DEVICE,)):
+def request(vmemory=4 * GIB, vcore=10, devices=(DEVICE,)):
     return holders.RunRequest(quota.Quota(vcore, vmemory), devices, "999.1")
 
 
 def reserve(registries, name, **wanted):
-    return registries.reserve(wish(**wanted), holders.Holder(name, "train", tree="/nowhere"))
+    return registries.reserve(request(**wanted), holders.Holder(name, "train", tree="/nowhere"))
 
 
 def preamble(place, vmemory):
@@ -55,7 +55,7 @@ def preamble(place, vmemory):
         f"place = Path({str(place)!r})\n"
         "registries = reservations.Registries(place / 'root', place / 'all')\n"
         f"device = Device({UUID!r}, 0, 'H100', {80 * GIB}, {512 << 20})\n"
-        f"wish = holders.RunRequest(quota.Quota(10, {vmemory}), (device,), '999.1')\n"
+        f"request = holders.RunRequest(quota.Quota(10, {vmemory}), (device,), '999.1')\n"
     )
 
 
@@ -257,7 +257,7 @@ def test_a_name_is_also_another_users_if_no_other_run_has_it(registries):
 
 def test_only_the_user_and_root_can_read_the_command_line(registries):
     command = ["python", "jobs/my train.py", "--key", "secret\n"]
-    made = registries.reserve(wish(), holders.Holder("", "python", tree="/nowhere"), command)
+    made = registries.reserve(request(), holders.Holder("", "python", tree="/nowhere"), command)
     file = made.folder / "command"
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.read_text() == "python 'jobs/my train.py' --key 'secret?'"
@@ -271,7 +271,7 @@ def test_only_the_user_and_root_can_read_the_command_line(registries):
 
 def test_a_long_command_line_is_truncated(registries):
     holder = holders.Holder("long", "python", tree="/nowhere")
-    made = registries.reserve(wish(), holder, ["python", "x" * 100_000])
+    made = registries.reserve(request(), holder, ["python", "x" * 100_000])
     assert (made.folder / "command").stat().st_size == reservations.LONGEST_COMMAND
     os.close(made.quota)
 
@@ -335,7 +335,7 @@ def test_reservation_lasts_while_any_process_of_the_run_lives(registries):
 def test_reservation_of_a_killed_supervisor_does_not_count(registries, place):
     code = (
         f"{preamble(place, 80 * GIB)}"
-        "registries.reserve(wish, holders.Holder('doomed', 'x'))\n"
+        "registries.reserve(request, holders.Holder('doomed', 'x'))\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=False)
@@ -400,7 +400,7 @@ def test_full_disk_fails_the_run_and_leaves_nothing(tmp_path):
         f"{preamble(tmp_path, GIB)}"
         "mount_namespace.enter([])\n"
         "mount_namespace._mount('tmpfs', str(place), 'tmpfs', 0, 'size=64k,mode=1777')\n"
-        "try:\n    registries.reserve(wish, holders.Holder('train', 'x'))\n"
+        "try:\n    registries.reserve(request, holders.Holder('train', 'x'))\n"
         "except errors.UnavailableError as exc:\n"
         "    print(exc, list((place / 'root').glob('*')) + list((place / 'all').glob('*')))\n"
     )
@@ -502,7 +502,7 @@ def test_roots_registry_may_belong_to_the_owner_of_its_parent(registries, place)
 def test_concurrent_runs_never_reserve_too_much(registries, place):
     code = (
         f"{preamble(place, 30 * GIB)}"
-        "try:\n    registries.reserve(wish, holders.Holder(f'run-{os.getpid()}', 'x'))\n"
+        "try:\n    registries.reserve(request, holders.Holder(f'run-{os.getpid()}', 'x'))\n"
         "except errors.UnavailableError:\n    print('refused', flush=True)\n"
         "else:\n    print('reserved', flush=True)\n"
         "sys.stdin.read()\n"

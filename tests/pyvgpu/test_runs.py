@@ -29,8 +29,10 @@ def reserve(registries):
     made = []
 
     def make(name, vcore=30, device=FIRST, **more):
-        wish = holders.RunRequest(quota.Quota(vcore, 4 * GIB, **more), (device,), "999.1")
-        made.append(registries.reserve(wish, holders.Holder(name, "/usr/bin/train", tree="/no")))
+        request = holders.RunRequest(quota.Quota(vcore, 4 * GIB, **more), (device,), "999.1")
+        made.append(
+            registries.reserve(request, holders.Holder(name, "/usr/bin/train", tree="/no"))
+        )
         return made[-1]
 
     yield make
@@ -46,8 +48,8 @@ def used(made, **counters):
         file.write(bytes(ffi.buffer(record)))
 
 
-def look(registries, seconds):
-    return [dataclasses.replace(run, seconds=seconds) for run in runs.look(registries)]
+def sample(registries, seconds):
+    return [dataclasses.replace(run, seconds=seconds) for run in runs.sample(registries)]
 
 
 def shares(devices):
@@ -58,14 +60,14 @@ def test_share_is_the_time_used_between_two_samples(registries, reserve):
     first, second = reserve("first"), reserve("second", 70)
     used(first, busy_ns=5 * SECOND)
     watch = runs.RunWatch()
-    assert shares(watch.see(look(registries, 100.0))) == {"first": None, "second": None}
+    assert shares(watch.see(sample(registries, 100.0))) == {"first": None, "second": None}
     used(first, busy_ns=5 * SECOND + SECOND * 3 // 5, waited_ns=SECOND)
     used(second, busy_ns=SECOND)
-    devices = watch.see(look(registries, 102.0))
+    devices = watch.see(sample(registries, 102.0))
     assert shares(devices) == {"first": 0.3, "second": 0.5}
     assert devices[0].share == 0.8
     assert devices[0].parts[0].waited == 0.5
-    assert shares(watch.see(look(registries, 103.0))) == {"first": 0.0, "second": 0.0}
+    assert shares(watch.see(sample(registries, 103.0))) == {"first": 0.0, "second": 0.0}
 
 
 def test_history_is_bounded_and_ends_with_the_run(registries, reserve):
@@ -73,17 +75,17 @@ def test_history_is_bounded_and_ends_with_the_run(registries, reserve):
     watch = runs.RunWatch()
     for second in range(runs.HISTORY + 10):
         used(made, busy_ns=second * SECOND // 4)
-        (device,) = watch.see(look(registries, float(second)))
+        (device,) = watch.see(sample(registries, float(second)))
     assert device.parts[0].history == (0.25,) * runs.HISTORY
     assert watch.see([]) == ()
-    assert watch.see(look(registries, 1000.0))[0].parts[0].history == ()
+    assert watch.see(sample(registries, 1000.0))[0].parts[0].history == ()
 
 
 def test_share_of_a_run_without_a_time_limit_is_unknown(registries, reserve):
     reserve("first", None)
     watch = runs.RunWatch()
-    watch.see(look(registries, 1.0))
-    (device,) = watch.see(look(registries, 2.0))
+    watch.see(sample(registries, 1.0))
+    (device,) = watch.see(sample(registries, 2.0))
     assert (device.share, device.parts[0].share, device.parts[0].requested_vcore) == (
         None,
         None,
@@ -102,14 +104,14 @@ def test_false_counters_still_give_a_valid_share(registries, reserve, before, af
     made = reserve("first")
     watch = runs.RunWatch()
     used(made, busy_ns=before)
-    watch.see(look(registries, 1.0))
+    watch.see(sample(registries, 1.0))
     used(made, busy_ns=after)
-    assert shares(watch.see(look(registries, 2.0))) == {"first": share}
+    assert shares(watch.see(sample(registries, 2.0))) == {"first": share}
 
 
 def test_devices_list_the_usage_of_their_runs(registries, reserve):
     reserve("first"), reserve("second", 50), reserve("third", 20, OTHER)
-    h100, t4 = runs.RunWatch().see(look(registries, 1.0))
+    h100, t4 = runs.RunWatch().see(sample(registries, 1.0))
     assert (h100.name, h100.reserved_vcore, h100.reserved_bytes) == ("H100", 80, 8 * GIB)
     assert (t4.name, t4.reserved_vcore, t4.memory_bytes) == ("T4", 20, 80 * GIB)
     assert [part.name for part in h100.parts] == ["first", "second"]
@@ -118,7 +120,7 @@ def test_devices_list_the_usage_of_their_runs(registries, reserve):
 @pytest.mark.parametrize("damage", ["cut", "link", "gone", "foreign"])
 def test_a_run_with_an_unreadable_usage_file_is_shown(registries, reserve, damage):
     made = reserve("first")
-    (run,) = runs.look(registries)
+    (run,) = runs.sample(registries)
     path = made.folder / names.USAGE_FILE
     if damage == "cut":
         os.truncate(path, 100)

@@ -71,7 +71,7 @@ def test_change_keeps_unnamed_fields(held, wanted, reach):
 
 
 @pytest.mark.parametrize(
-    ("held", "wanted", "complaint"),
+    ("held", "wanted", "problem"),
     [
         pytest.param((20, HARD, None), {"vcore_limit": 50}, "such as --policy elastic", id="hard"),
         pytest.param(
@@ -80,10 +80,10 @@ def test_change_keeps_unnamed_fields(held, wanted, reach):
         pytest.param((20, ELASTIC, None), {"vcore_limit": 101}, "to 100, such as", id="beyond"),
     ],
 )
-def test_invalid_change_names_a_valid_one(held, wanted, complaint):
+def test_invalid_change_names_a_valid_one(held, wanted, problem):
     vcore, policy, limit = held
     before = share.fit(quota.Quota(vcore, GIB, policy, limit), H100)
-    with pytest.raises(errors.UsageError, match=complaint):
+    with pytest.raises(errors.UsageError, match=problem):
         share.change(before, quota.QuotaChange(**wanted))
 
 

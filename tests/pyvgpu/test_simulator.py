@@ -30,7 +30,7 @@ def test_specification_names_a_model_per_device(spec, keys):
 
 
 @pytest.mark.parametrize(
-    ("spec", "complaint"),
+    ("spec", "problem"),
     [
         pytest.param("", "unknown model ''; the models are t4, a10, a100", id="nothing"),
         pytest.param("h101", "unknown model 'h101'; the models are t4", id="misspelt"),
@@ -46,8 +46,8 @@ def test_specification_names_a_model_per_device(spec, keys):
         pytest.param("h100:9,t4:8", "1 to 16 devices", id="too many together"),
     ],
 )
-def test_bad_specification_gives_a_valid_example(spec, complaint):
-    with pytest.raises(errors.UsageError, match=re.escape(complaint)):
+def test_bad_specification_gives_a_valid_example(spec, problem):
+    with pytest.raises(errors.UsageError, match=re.escape(problem)):
         simulator.parse_machine(spec)
 
 
@@ -141,7 +141,7 @@ def test_settings_are_recorded(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "complaint"),
+    ("settings", "problem"),
     [
         pytest.param({"mode": "fast"}, "mode='fast': must be timed or free", id="mode"),
         pytest.param({"pools": "x"}, "pools='x': must be flat or placed", id="pools"),
@@ -151,8 +151,8 @@ def test_settings_are_recorded(tmp_path):
         pytest.param({"kernels": {"a\nb": 1}}, "kernel 'a\\nb': must be", id="two lines"),
     ],
 )
-def test_bad_settings_are_refused_and_leave_no_machine(tmp_path, settings, complaint):
-    with pytest.raises(errors.UsageError, match=re.escape(complaint)):
+def test_bad_settings_are_refused_and_leave_no_machine(tmp_path, settings, problem):
+    with pytest.raises(errors.UsageError, match=re.escape(problem)):
         simulator.open_machine("t4", tmp_path, **settings)
     assert list(tmp_path.iterdir()) == []
 
@@ -185,7 +185,7 @@ def test_machine_in_use_is_neither_changed_nor_removed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "problem"),
     [
         pytest.param("", "first line must be 'pyvgpu-machine 1'", id="empty"),
         pytest.param("pyvgpu-machine 2\n", "first line must be", id="another version"),
@@ -195,10 +195,10 @@ def test_machine_in_use_is_neither_changed_nor_removed(tmp_path):
         pytest.param("pyvgpu-machine 1\nmode=timed\ndevice=0\n", "is missing", id="no keys"),
     ],
 )
-def test_damaged_configuration_is_named(tmp_path, text, complaint):
+def test_damaged_configuration_is_named(tmp_path, text, problem):
     (tmp_path / "t4").mkdir()
     (tmp_path / "t4" / "machine.conf").write_text(text)
-    with pytest.raises(simulator.MachineError, match=re.escape(complaint)):
+    with pytest.raises(simulator.MachineError, match=re.escape(problem)):
         simulator.open_machine("t4", tmp_path)
 
 

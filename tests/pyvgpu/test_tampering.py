@@ -17,28 +17,28 @@ def slot(number, *charged, started=1):
     )
 
 
-def look(slots, held, owners, after=None):
-    return tampering.Look(slots, held, slots if after is None else after, owners)
+def sample(slots, held, owners, after=None):
+    return tampering.LedgerSample(slots, held, slots if after is None else after, owners)
 
 
-def compared(*looks, alive=()):
-    """Return the findings of consecutive *looks*."""
+def compared(*samples, alive=()):
+    """Return the findings of consecutive *samples*."""
     memory = tampering.EarlierSlots(lambda pid: pid in alive)
-    found = [memory.compare(one_look) for one_look in looks]
+    found = [memory.compare(one_sample) for one_sample in samples]
     return [lacking for lacking, _ in found], [
         [change.text for change in changes] for _, changes in found
     ]
 
 
-HONEST = look([slot(0, 1500 * MIB)], [{7: 1500 * MIB}], {7: 0})
-ZEROED = look([slot(0, 0)], [{7: 1500 * MIB}], {7: 0})
-HALVED = look([slot(0, 700 * MIB)], [{7: 1500 * MIB}], {7: 0})
-FREED = look([slot(0, 500 * MIB)], [{7: 520 * MIB}], {7: 0})
-LATE = look([slot(0, 500 * MIB)], [{7: 1500 * MIB}], {7: 0})
+HONEST = sample([slot(0, 1500 * MIB)], [{7: 1500 * MIB}], {7: 0})
+ZEROED = sample([slot(0, 0)], [{7: 1500 * MIB}], {7: 0})
+HALVED = sample([slot(0, 700 * MIB)], [{7: 1500 * MIB}], {7: 0})
+FREED = sample([slot(0, 500 * MIB)], [{7: 520 * MIB}], {7: 0})
+LATE = sample([slot(0, 500 * MIB)], [{7: 1500 * MIB}], {7: 0})
 
 
 @pytest.mark.parametrize(
-    ("looks", "texts"),
+    ("samples", "texts"),
     [
         pytest.param([HONEST, HONEST], [], id="honest"),
         pytest.param([HONEST, FREED, FREED], [], id="freed"),
@@ -61,24 +61,24 @@ LATE = look([slot(0, 500 * MIB)], [{7: 1500 * MIB}], {7: 0})
         pytest.param(
             [ZEROED, ZEROED],
             ["slot 0 is charged nothing, and NVML says that process 7 holds 1.5GiB"],
-            id="zeroed before the first look",
+            id="zeroed before the first poll",
         ),
     ],
 )
-def test_charges_changed_by_other_programs_are_named(looks, texts):
-    _, found = compared(*looks, alive=(7,))
+def test_charges_changed_by_other_programs_are_named(samples, texts):
+    _, found = compared(*samples, alive=(7,))
     assert found[-1] == texts
     assert not any(found[:-1])
 
 
 def test_charges_during_the_nvml_query_are_not_tampering():
-    growing = look([slot(0, 0)], [{7: 900 * MIB}], {7: 0}, after=[slot(0, 900 * MIB)])
+    growing = sample([slot(0, 0)], [{7: 900 * MIB}], {7: 0}, after=[slot(0, 900 * MIB)])
     _, found = compared(growing, growing, alive=(7,))
     assert found == [[], []]
 
 
 def test_a_process_that_leaves_the_device_is_not_tampering():
-    gone = look([slot(0, 0)], [{}], {})
+    gone = sample([slot(0, 0)], [{}], {})
     lacking, found = compared(HONEST, gone, gone, gone, alive=(7,))
     assert lacking == [{}, {}, {}, {}]
     assert not any(found)
@@ -86,8 +86,8 @@ def test_a_process_that_leaves_the_device_is_not_tampering():
 
 def test_charges_kept_by_children_are_restored():
     """NVML lists no process for it, so its last charge is the only evidence of held memory."""
-    ended = look([slot(0, 1400 * MIB)], [{}], {})  # it had freed a little since the last look
-    zeroed = look([slot(0, 0)], [{}], {})
+    ended = sample([slot(0, 1400 * MIB)], [{}], {})  # it had freed a little since the last poll
+    zeroed = sample([slot(0, 0)], [{}], {})
     lacking, found = compared(HONEST, ended, zeroed, zeroed)
     assert lacking == [{}, {}, {(0, 0): 1400 * MIB}, {(0, 0): 1400 * MIB}]
     assert found[:-1] == [[], [], []]
@@ -97,8 +97,8 @@ def test_charges_kept_by_children_are_restored():
 
 
 def test_a_new_process_in_a_slot_inherits_no_charges():
-    ended = look([slot(0, 1400 * MIB)], [{}], {})
-    another = look([slot(0, 0, started=2)], [{}], {})
+    ended = sample([slot(0, 1400 * MIB)], [{}], {})
+    another = sample([slot(0, 0, started=2)], [{}], {})
     lacking, found = compared(HONEST, ended, another, another)
     assert lacking == [{}, {}, {}, {}]
     assert not any(found)
@@ -125,7 +125,7 @@ def test_a_new_process_in_a_slot_inherits_no_charges():
     ],
 )
 def test_processes_without_a_slot_are_counted_completely(slots, held, owners, lacking):
-    found = tampering.find_strangers(look(slots, held, owners), (7, 8).__contains__, LAST)
+    found = tampering.find_strangers(sample(slots, held, owners), (7, 8).__contains__, LAST)
     assert found == lacking
 
 

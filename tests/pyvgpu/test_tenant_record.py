@@ -8,7 +8,7 @@ import pytest
 from pyvgpu import oversubscription, region, share
 from pyvgpu._region import ffi
 from pyvgpu.device import Device
-from pyvgpu.machine import holders, tenant_record
+from pyvgpu.machine import holders, run_tenants, tenant_record
 
 GIB = 1 << 30
 DEVICE = Device(
@@ -47,9 +47,9 @@ def run(run_id, flags=0, record=RECORD):
 )
 def test_host_memory_of_runs_that_are_being_moved_counts(others, left):
     own = run("a", GATED)
-    assert tenant_record.left_host_memory(own, [own, *others]) == left * GIB
+    assert run_tenants.left_host_memory(own, [own, *others]) == left * GIB
 
 
 def test_without_a_bound_any_host_memory_is_left():
     own = run("a", record=dataclasses.replace(RECORD, host_memory=None))
-    assert tenant_record.left_host_memory(own, [own]) is None
+    assert run_tenants.left_host_memory(own, [own]) is None

@@ -160,7 +160,7 @@ RECORDS = {
     "grant": (
         grant,
         grants.load,
-        {"": {"policy", "ceiling", "wished", "priority", "prioritized", "chosen", "claim"}},
+        {"": {"policy", "ceiling", "annotated", "priority", "prioritized", "chosen", "claim"}},
     ),
     "pyvgpu.io/swapped": (swapped, read_swapped, {"log": {"program", "pull"}}),
     "reservation": (

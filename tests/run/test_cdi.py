@@ -18,7 +18,7 @@ from pyvgpu import cli, shim
 from .conftest import reservation_folders
 
 GIB, MIB = 1 << 30, 1 << 20
-CDI = Path("/var/run/cdi")  # where Podman looks
+CDI = Path("/var/run/cdi")  # which Podman reads
 
 
 def cdi(runner, *arguments):

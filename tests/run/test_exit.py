@@ -46,7 +46,7 @@ def test_run_dies_of_the_programs_signal(runner, number):
 
 
 @pytest.mark.parametrize(
-    ("command", "code", "complaint"),
+    ("command", "code", "problem"),
     [
         pytest.param("/nonexistent/program", 127, "no such file", id="no such file"),
         pytest.param("no-such-program-here", 127, "no such file", id="not in PATH"),
@@ -54,12 +54,10 @@ def test_run_dies_of_the_programs_signal(runner, number):
         pytest.param("/etc", 126, "is a directory", id="folder"),
     ],
 )
-def test_program_that_cannot_start_is_named_in_the_error(runner, command, code, complaint):
+def test_program_that_cannot_start_is_named_in_the_error(runner, command, code, problem):
     ran = runner("--vmemory", "2GiB", command)
     assert ran.returncode == code
-    assert (
-        ran.stderr == f"pyvgpu: {command}: {complaint} or directory\n" or complaint in ran.stderr
-    )
+    assert ran.stderr == f"pyvgpu: {command}: {problem} or directory\n" or problem in ran.stderr
     assert len(ran.stderr.splitlines()) == 1
     assert runner.trees() == []
 

@@ -14,7 +14,7 @@ from .conftest import reservation_folders
 
 
 @pytest.mark.parametrize(
-    ("options", "code", "complaint"),
+    ("options", "code", "problem"),
     [
         pytest.param(["--vmemory", "-1GiB"], 64, "must be above zero", id="negative size"),
         pytest.param(["--vmemory=-1GiB"], 64, "must be above zero", id="negative size, joined"),
@@ -58,10 +58,10 @@ from .conftest import reservation_folders
         pytest.param(["--vmem", "4GiB"], 64, "--vmem", id="abbreviation"),
     ],
 )
-def test_wrong_option_is_refused_in_one_line(runner, options, code, complaint):
+def test_wrong_option_is_refused_in_one_line(runner, options, code, problem):
     ran = runner(*options, "true")
     assert ran.returncode == code
-    assert complaint in ran.stderr
+    assert problem in ran.stderr
     assert re.fullmatch(r"pyvgpu: [^\n]+\n", ran.stderr)
     assert runner.trees() == []
 

@@ -61,7 +61,7 @@ def test_a_run_that_works_is_not_suspended_for_a_start(runner, name):
 
 def shares(name):
     """Return the metrics of a run, by the ends of their names."""
-    text = run_metrics.text(runs.RunWatch().see(runs.look(reservations.Registries()))).decode()
+    text = run_metrics.text(runs.RunWatch().see(runs.sample(reservations.Registries()))).decode()
     found = re.findall(rf'^pyvgpu_run_(\w+){{.*run="{name}",.*}} (\S+)$', text, re.MULTILINE)
     return {metric: float(value) for metric, value in found}
 

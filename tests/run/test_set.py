@@ -9,8 +9,8 @@ import subprocess
 import time
 from pathlib import Path
 
+import driver_memory
 import forked
-import judge
 import pytest
 import rights
 from runner import PYVGPU
@@ -140,18 +140,18 @@ def test_run_over_its_quota_is_marked_for_users_and_for_programs(runner, name):
         (found,) = [x for x in json.loads(shown("ps", "--json"))["runs"] if x["name"] == name]
         return found["held_bytes"], found["over_quota_bytes"], found["reserved_bytes"]
 
-    looks = [("ps",), ("top", "--once", "--interval", "0.1")]
+    commands = [("ps",), ("top", "--once", "--interval", "0.1")]
     held = 3 * GIB + 520 * MIB  # the context's, too
     with tenant(runner, name, "--vmemory", "4GiB") as ask:
         assert ask(3 * GIB) == "0"
         assert entry() == (held, 0, 4 * GIB)
-        assert not any("holds more than its quota" in shown(*look) for look in looks)
+        assert not any("holds more than its quota" in shown(*command) for command in commands)
         set_quota(runner, name, "--vmemory", "1GiB")
         assert entry() == (held, held - GIB, held)
-        for look in looks:
-            (row,) = [line for line in shown(*look).splitlines() if name in line]
+        for command in commands:
+            (row,) = [line for line in shown(*command).splitlines() if name in line]
             assert "3.51 GiB !" in row
-            assert "! holds more than its quota: new allocations fail" in shown(*look)
+            assert "! holds more than its quota: new allocations fail" in shown(*command)
 
 
 @pytest.mark.slow
@@ -213,7 +213,7 @@ input()
             for _ in range(100):
                 said = supervisor.change(quota.QuotaChange(vmemory=low)).held
                 # As the device counts: the ledger also shows requests that are then refused.
-                assert max(judge.counted_bytes(machine, looks=500)) <= max(low, said)
+                assert max(driver_memory.counted_bytes(machine, samples=500)) <= max(low, said)
                 above += said > low
                 supervisor.change(quota.QuotaChange(vmemory=8 * GIB))
         assert above, "no time was more held than the lowered quota"
@@ -236,7 +236,7 @@ def test_vcore_is_reserved_and_written_for_the_shim(runner, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("options", "code", "complaint"),
+    ("options", "code", "problem"),
     [
         pytest.param(["--vcore", "0"], 64, "'0': must be a whole percentage", id="zero"),
         pytest.param(["--vcore", "-5"], 64, "such as 50", id="negative"),
@@ -257,12 +257,12 @@ def test_vcore_is_reserved_and_written_for_the_shim(runner, name):
         pytest.param([], 64, "nothing to change is given, such as", id="nothing"),
     ],
 )
-def test_invalid_changes_are_refused_and_change_nothing(runner, name, options, code, complaint):
+def test_invalid_changes_are_refused_and_change_nothing(runner, name, options, code, problem):
     with tenant(runner, name, "--vmemory", "2GiB", "--vcore", "25"):
         before = limits_of(name)
         ran = set_quota(runner, name, *options)
         assert (ran.returncode, ran.stdout) == (code, "")
-        assert complaint in ran.stderr
+        assert problem in ran.stderr
         assert re.fullmatch(r"pyvgpu: [^\n]+\n", ran.stderr)
         assert limits_of(name) == before
 

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import checkpoints
-import judge
+import driver_memory
 import pytest
 from runner import PYVGPU
 from waiting import WHOLE, wait_until
@@ -78,7 +78,7 @@ def test_another_run_gets_the_device_meanwhile_and_every_byte_is_the_same(runner
     assert done(pyvgpu(runner, "suspend", name)) == (
         f"{name}: suspended: 1.5GiB moved to host memory, its reservation is released\n"
     )
-    assert judge.used_bytes(machine) == 0
+    assert driver_memory.used_bytes(machine) == 0
     entry = runner.listed(name)
     assert (entry["state"], entry["held_bytes"], entry["host_bytes"], entry["reserved_bytes"]) == (
         "suspended",
@@ -116,7 +116,7 @@ def test_another_run_gets_the_device_meanwhile_and_every_byte_is_the_same(runner
     after = runner.listed(name)
     assert (after["state"], after["reserved_bytes"]) == ("running", before["reserved_bytes"])
     assert after["held_bytes"] == before["held_bytes"] + 2 * MIB
-    assert judge.used_bytes(machine) == after["held_bytes"]
+    assert driver_memory.used_bytes(machine) == after["held_bytes"]
     assert held.ask("cuda.cuMemFree_v2(U64(p))") == 0
     assert runner.listed(name)["held_bytes"] == before["held_bytes"] + 2 * MIB - GIB
     assert done(pyvgpu(runner, "resume", name)) == f"{name}: is running already\n"
@@ -216,12 +216,12 @@ def test_all_processes_of_a_run_are_suspended_or_none(runner, name):
         assert made.answer() == 0
 
         assert "suspended: 2.0GiB" in done(pyvgpu(runner, "suspend", name))
-        assert judge.used_bytes(machine_of(runner)) == 0
+        assert driver_memory.used_bytes(machine_of(runner)) == 0
         # A process that begins to use CUDA now waits, too.
         made.send("d = child(0); d.stdout.readline()")
         made.send("d.stdin.write('context(); answer(1)\\n'); d.stdin.flush(); answer('asked')")
         assert made.answer() == "asked"
-        assert judge.used_bytes(machine_of(runner)) == 0
+        assert driver_memory.used_bytes(machine_of(runner)) == 0
         assert done(pyvgpu(runner, "resume", name)) == f"{name}: resumed\n"
         assert made.ask("json.loads(d.stdout.readline())") == 1
         assert made.ask("[is_intact(p), ask_child(c, 'answer(is_intact(q))')]") == [True, True]
@@ -233,7 +233,7 @@ def test_a_program_that_is_killed_while_suspended_leaves_nothing(runner, name, h
     os.kill(process["pid"], signal.SIGKILL)
     assert held.process.wait(WHOLE) == -signal.SIGKILL
     assert reservation_folders(name) == []
-    assert judge.used_bytes(machine_of(runner)) == 0
+    assert driver_memory.used_bytes(machine_of(runner)) == 0
 
 
 def suspend_with_child(runner, name, made):

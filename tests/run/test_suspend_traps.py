@@ -7,7 +7,7 @@ import signal
 import subprocess
 
 import checkpoints
-import judge
+import driver_memory
 import pytest
 from runner import PYVGPU
 from waiting import WHOLE, wait_until
@@ -81,7 +81,9 @@ def test_a_suspended_program_sees_its_own_memory_and_others_do_not(runner, name)
         with checkpoints.caller(machine_of(runner)) as outside:
             total = machine_of(runner).devices[0].memory_bytes
             assert outside.ask("pids()") == []
-            assert outside.ask("free_bytes()") == total - judge.used_bytes(machine_of(runner))
+            assert outside.ask("free_bytes()") == total - driver_memory.used_bytes(
+                machine_of(runner)
+            )
         assert runner.listed(name)["held_bytes"] == 0
         done(pyvgpu(runner, "resume", name))
         assert made.ask("view()") == before
@@ -181,7 +183,7 @@ def test_memory_that_a_program_itself_checkpoints_stays_charged(runner, name):
     with with_child(runner, name, "--vmemory", "50GiB") as made:
         before = runner.listed(name)
         assert made.ask("[lock(c.pid), checkpoint(c.pid), state(c.pid)]") == [0, 0, "state 2"]
-        assert judge.used_bytes(machine_of(runner)) == 0
+        assert driver_memory.used_bytes(machine_of(runner)) == 0
         after = runner.listed(name)
         assert after["held_bytes"] == before["held_bytes"] > GIB
         said = refused(runner("--name", f"{name}-b", "--vmemory", "40GiB", "--", "true"))
@@ -196,7 +198,7 @@ def test_a_program_cannot_resume_itself_past_its_supervisor(runner, name):
         actions = "[lock(c.pid), checkpoint(c.pid), restore(c.pid), unlock(c.pid)]"
         assert made.ask(actions) == [NOT_PERMITTED] * 4
         assert made.ask("state(c.pid)") == "state 2"
-        assert judge.used_bytes(machine_of(runner)) == 0
+        assert driver_memory.used_bytes(machine_of(runner)) == 0
         assert runner.listed(name)["reserved_bytes"] == 0
         done(pyvgpu(runner, "resume", name))
         assert made.ask("ask_child(c, 'answer(is_intact(p))')") is True
@@ -265,7 +267,7 @@ def test_a_process_that_calls_exec_meanwhile_holds_up_no_other(slow, name):
         with subprocess.Popen(
             [PYVGPU, "suspend", name], env=slow.environment, stdout=subprocess.PIPE, text=True
         ) as command:
-            wait_until(lambda: judge.used_bytes(machine_of(slow)) < 2 * GIB)
+            wait_until(lambda: driver_memory.used_bytes(machine_of(slow)) < 2 * GIB)
             made.send("c.stdin.write('os.execvp(\"sleep\", [\"sleep\", \"600\"])\\n'); c.stdin.flush()")  # fmt: skip  # noqa: E501
             assert "suspended" in command.communicate()[0]
         done(pyvgpu(slow, "resume", name))

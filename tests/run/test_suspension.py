@@ -8,7 +8,7 @@ import pytest
 from pyvgpu.errors import DataError
 from pyvgpu.machine import process_identity
 from pyvgpu.run import suspend_operation, suspender, suspension
-from pyvgpu.run.suspension import CallOutcome, CheckpointCall, ProcessState, Step, Wish
+from pyvgpu.run.suspension import CallOutcome, CheckpointCall, DesiredState, ProcessState, Step
 
 RUNNING, LOCKED, CHECKPOINTED = (
     ProcessState.RUNNING,
@@ -18,37 +18,42 @@ RUNNING, LOCKED, CHECKPOINTED = (
 
 
 @pytest.mark.parametrize(
-    ("wish", "states", "expected"),
+    ("desired", "states", "expected"),
     [
-        pytest.param(Wish.SUSPENDED, {}, None, id="no process"),
-        pytest.param(Wish.SUSPENDED, {7: RUNNING}, Step(CheckpointCall.LOCK, 7), id="lock first"),
+        pytest.param(DesiredState.SUSPENDED, {}, None, id="no process"),
         pytest.param(
-            Wish.SUSPENDED,
+            DesiredState.SUSPENDED, {7: RUNNING}, Step(CheckpointCall.LOCK, 7), id="lock first"
+        ),
+        pytest.param(
+            DesiredState.SUSPENDED,
             {7: LOCKED, 9: RUNNING},
             Step(CheckpointCall.LOCK, 9),
             id="lock all first",
         ),
         pytest.param(
-            Wish.SUSPENDED,
+            DesiredState.SUSPENDED,
             {7: LOCKED, 9: LOCKED},
             Step(CheckpointCall.CHECKPOINT, 7),
             id="then checkpoint",
         ),
-        pytest.param(Wish.SUSPENDED, {7: CHECKPOINTED}, None, id="suspended"),
+        pytest.param(DesiredState.SUSPENDED, {7: CHECKPOINTED}, None, id="suspended"),
         pytest.param(
-            Wish.RUNNING,
+            DesiredState.RUNNING,
             {7: LOCKED, 9: CHECKPOINTED},
             Step(CheckpointCall.RESTORE, 9),
             id="restore first",
         ),
         pytest.param(
-            Wish.RUNNING, {7: LOCKED, 9: RUNNING}, Step(CheckpointCall.UNLOCK, 7), id="unlock"
+            DesiredState.RUNNING,
+            {7: LOCKED, 9: RUNNING},
+            Step(CheckpointCall.UNLOCK, 7),
+            id="unlock",
         ),
-        pytest.param(Wish.RUNNING, {7: RUNNING}, None, id="running"),
+        pytest.param(DesiredState.RUNNING, {7: RUNNING}, None, id="running"),
     ],
 )
-def test_next_step_brings_the_processes_closer_to_the_wish(wish, states, expected):
-    assert suspension.next_step(wish, states) == expected
+def test_next_step_brings_the_processes_closer_to_the_desired_state(desired, states, expected):
+    assert suspension.next_step(desired, states) == expected
 
 
 @pytest.mark.parametrize(
@@ -66,8 +71,8 @@ def test_next_step_brings_the_processes_closer_to_the_wish(wish, states, expecte
         (CheckpointCall.UNLOCK, suspension.ILLEGAL_STATE, CallOutcome.AGAIN),
     ],
 )
-def test_results_of_calls_are_judged(action, result, expected):
-    assert suspension.judge(action, result) is expected
+def test_results_of_calls_are_evaluated(action, result, expected):
+    assert suspension.evaluate(action, result) is expected
     assert suspension.explain(action, result)
 
 
@@ -75,15 +80,17 @@ def test_any_interrupted_suspension_is_completed_or_taken_back():
     draw = random.Random(5)
     for _ in range(500):
         states = {pid: draw.choice((RUNNING, LOCKED, CHECKPOINTED)) for pid in range(4)}
-        wish = draw.choice(tuple(Wish))
+        desired = draw.choice(tuple(DesiredState))
         steps = 0
-        while (step := suspension.next_step(wish, states)) is not None:
+        while (step := suspension.next_step(desired, states)) is not None:
             states[step.pid] = suspension.AFTER[step.action]
             steps += 1
             assert steps <= 8
             if draw.random() < 0.1:
-                wish, steps = draw.choice(tuple(Wish)), 0
-        assert set(states.values()) == {RUNNING if wish is Wish.RUNNING else CHECKPOINTED}
+                desired, steps = draw.choice(tuple(DesiredState)), 0
+        assert set(states.values()) == {
+            RUNNING if desired is DesiredState.RUNNING else CHECKPOINTED
+        }
 
 
 def test_another_process_that_got_the_pid_is_not_killed():
@@ -119,6 +126,6 @@ def test_invalid_orders_are_refused(found):
 def test_order_of_a_client_is_parsed():
     sent = {"suspension": "suspend", "keep": True, "host_memory": 5, "lock_seconds": 2}
     assert suspender.parse_order(sent) == suspend_operation.SuspendOrder(
-        Wish.SUSPENDED, True, 5, 2.0
+        DesiredState.SUSPENDED, True, 5, 2.0
     )
-    assert suspender.parse_order({"suspension": "resume"}).wish is Wish.RUNNING
+    assert suspender.parse_order({"suspension": "resume"}).desired is DesiredState.RUNNING

@@ -180,7 +180,7 @@ def test_background_process_keeps_the_reservation_but_starts_no_other(runner, na
 
 
 @pytest.mark.parametrize(
-    ("damage", "complaint"),
+    ("damage", "problem"),
     [
         pytest.param("rm -f $R/quota", "no quota", id="missing"),
         pytest.param("chmod u+w $R/quota", "writable", id="writable"),
@@ -197,13 +197,13 @@ def test_background_process_keeps_the_reservation_but_starts_no_other(runner, na
         ),
     ],
 )
-def test_program_does_not_start_with_a_damaged_region(runner, probe, damage, complaint):
+def test_program_does_not_start_with_a_damaged_region(runner, probe, damage, problem):
     begun = f"until [ -e $R/{names.CONTROL_SOCKET} ]; do sleep 0.05; done"  # by the supervisor
     damaged = f"R=${{LD_LIBRARY_PATH%%/lib64*}}/region; {begun}; {damage}"
     script = f"{damaged}; {probe} libcuda.so.1 {WITHIN}"
     ran = runner("--vmemory", "2GiB", "sh", "-c", script)
     assert "alloc" not in ran.stdout
-    assert complaint in ran.stderr
+    assert problem in ran.stderr
     assert len(ran.stderr.splitlines()) == 1
 
 

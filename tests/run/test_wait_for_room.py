@@ -11,7 +11,7 @@ from pyvgpu.run import oversubscriber
 
 GIB = 1 << 30
 DEVICE = Device("GPU-0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0", 0, "H100", 80 * GIB, 512 << 20)
-WISH = holders.RunRequest(quota.Quota(10, 60 * GIB), (DEVICE,), "999.1")
+REQUEST = holders.RunRequest(quota.Quota(10, 60 * GIB), (DEVICE,), "999.1")
 TWICE = holders.OversubscribedRequest(2.0, oversubscription.MoveRules())
 
 
@@ -36,7 +36,7 @@ class Busy(reservations.Registries):
 
 def reserve(registries, name):
     holder = holders.Holder(name, "train", tree="/nowhere")
-    return registries.reserve_oversubscribed(WISH, holder, ("train",), TWICE)
+    return registries.reserve_oversubscribed(REQUEST, holder, ("train",), TWICE)
 
 
 @pytest.mark.parametrize("call", ["", "mark", "record"])

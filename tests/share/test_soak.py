@@ -87,10 +87,10 @@ def test_random_faults_hang_no_tenant_and_shares_recover_within_a_second(tmp_pat
         blows = blows_of(chance, SCENE_S - AGAIN_S - 1)
         events = tuple(event for blow in blows for event in blow.events())
         trace = scene_runs.play(Scene(TENANTS, SCENE_S, events), tmp_path)
-        judge(trace, blows, f"PYVGPU_SOAK_SEED={SEED + turn}: {blows}")
+        evaluate(trace, blows, f"PYVGPU_SOAK_SEED={SEED + turn}: {blows}")
 
 
-def judge(trace, blows, story):
+def evaluate(trace, blows, story):
     rests = rests_of(blows, SCENE_S)
     assert rests, story
     for number, tenant in enumerate(TENANTS):

@@ -7,7 +7,7 @@ more, so that nothing is refused that fits.
 
 import json
 
-import judge
+import driver_memory
 import pytest
 from array_source import ARRAYS
 from pool_source import OWN
@@ -143,7 +143,7 @@ ENDED = [
 def test_the_account_is_the_devices_at_each_step(make_room, tmp_path, steps):
     law = simulator.Law(small_blocks=True)
     machine = simulator.open_machine("h100", tmp_path / "machines", law=law)
-    judge.watch(machine)
+    driver_memory.watch(machine)
     room = make_room(machine, vmemory=QUOTA)
     program = room.start(ARRAYS + VMM + OWN + STEPS, "")
     before = None
@@ -151,11 +151,11 @@ def test_the_account_is_the_devices_at_each_step(make_room, tmp_path, steps):
         program.stdin.write(line + "\n")
         program.stdin.flush()
         assert json.loads(program.stdout.readline() or "1") == 0, line
-        held = judge.used_bytes(machine)
+        held = driver_memory.used_bytes(machine)
         assert (line, room.usage().charged[0]) == (line, held)
         assert change is None or (line, held - before) == (line, change)
         before = held
     program.communicate()
     assert program.returncode == 0
-    assert judge.used_bytes(machine) == 0
-    assert judge.peak_bytes(machine) <= QUOTA
+    assert driver_memory.used_bytes(machine) == 0
+    assert driver_memory.peak_bytes(machine) <= QUOTA

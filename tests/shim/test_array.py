@@ -1,6 +1,6 @@
 """Arrays and mipmapped arrays: charged the size that the driver reports, or an upper bound."""
 
-import judge
+import driver_memory
 import pytest
 from array_source import ARRAYS
 from shim_room import GIB, MIB, ask_bare
@@ -182,7 +182,7 @@ answer([failures, before - available()])
 
 @pytest.mark.slow
 def test_the_device_never_held_more_than_the_quota(room, machine):
-    judge.watch(machine)
+    driver_memory.watch(machine)
     answer = room.ask(
         ARRAYS
         + """
@@ -196,4 +196,4 @@ answer(sorted(set(results)))
 """
     )
     assert answer == [0, 2]
-    assert judge.peak_bytes(machine) <= 2 * GIB
+    assert driver_memory.peak_bytes(machine) <= 2 * GIB

@@ -7,7 +7,7 @@ ledger and the machine's own account agree.
 
 import socket
 
-import judge
+import driver_memory
 import pytest
 from parties import DESCRIPTORS, IPC, QUOTA, Party, held_at_last, parties
 from shim_room import MIB
@@ -66,7 +66,7 @@ def end(pid):
 
 @pytest.fixture
 def room(make_room, machine):
-    judge.watch(machine)
+    driver_memory.watch(machine)
     return make_room(machine, vmemory=QUOTA)
 
 
@@ -76,8 +76,8 @@ def both(room, machine):
 
     def read(party: Party, expected: int, contexts: int = 1) -> int:
         charged = held_at_last(party, room, expected, contexts)
-        assert judge.used_bytes(machine) == charged + contexts * room.reserve
-        assert judge.peak_bytes(machine) <= QUOTA
+        assert driver_memory.used_bytes(machine) == charged + contexts * room.reserve
+        assert driver_memory.peak_bytes(machine) <= QUOTA
         return charged
 
     return read
@@ -122,7 +122,7 @@ def test_a_dma_buf_of_another_container_keeps_nothing_charged(
     """Their memory has the same IPC handle, and the kernel lists the locks of both."""
     address, buffer = exported
     twin = simulator.open_machine("h100", tmp_path / "twin")
-    judge.watch(twin)  # by a process, as on the other machine
+    driver_memory.watch(twin)  # by a process, as on the other machine
     with parties(make_room(twin, vmemory=QUOTA), source=DMA_BUF) as (other,):
         other.get(f"dma_buf({other.get(f'take_memory({SIZE})')}, {SIZE})")
         owner.ask(f"close({buffer})")
@@ -208,7 +208,7 @@ def test_a_killed_owner_and_its_child_leave_nothing(owner, exported, both, room)
     with parties(room, source=DMA_BUF) as (witness,):
         owner.kill()
         assert held_at_last(witness, room, SIZE, 2) == SIZE  # the child keeps the context, too
-        assert judge.used_bytes(room.machine) == SIZE + 2 * room.reserve
+        assert driver_memory.used_bytes(room.machine) == SIZE + 2 * room.reserve
         witness.ask(f"os.kill({child}, 9)")
         assert both(witness, 0) == 0
 
@@ -222,13 +222,13 @@ def test_a_dma_buf_outlives_all_processes_of_the_container(
         with parties(room, source=DMA_BUF) as (owner,):
             address = owner.get(f"take_memory({SIZE})")
             owner.ask(f"send('queue', {owner.get(f'dma_buf({address}, {SIZE})')})")
-        assert judge.left_bytes(machine) == SIZE
+        assert driver_memory.left_bytes(machine) == SIZE
         for _ in range(2):
             with parties(room, source=DMA_BUF) as (witness,):
                 assert both(witness, SIZE) == SIZE
                 assert witness.ask("take_memory(available() + 1)")[0] == OUT_OF_MEMORY
                 witness.get("take_memory(available() // (2 * MIB) * 2 * MIB)")
-                assert judge.used_bytes(machine) <= QUOTA
+                assert driver_memory.used_bytes(machine) <= QUOTA
     with parties(room, source=DMA_BUF) as (witness,):
         assert both(witness, 0) == 0
 
@@ -242,7 +242,7 @@ def test_dma_bufs_that_are_never_closed_bring_no_device_over_the_quota(owner, ma
             owner.get(f"dma_buf({address}, {SIZE})")
             assert owner.ask(f"give_back({address})") == 0
     assert set(results) == {0, OUT_OF_MEMORY}
-    assert judge.peak_bytes(machine) <= QUOTA
+    assert driver_memory.peak_bytes(machine) <= QUOTA
 
 
 def test_dma_bufs_that_are_closed_are_refunded_before_a_refusal(owner, machine):
@@ -250,7 +250,7 @@ def test_dma_bufs_that_are_closed_are_refunded_before_a_refusal(owner, machine):
         address = owner.get(f"take_memory({SIZE})")
         buffer = owner.get(f"dma_buf({address}, {SIZE})")
         assert owner.ask(f"[give_back({address}), close({buffer})]") == [0, None]
-    assert judge.peak_bytes(machine) <= QUOTA
+    assert driver_memory.peak_bytes(machine) <= QUOTA
 
 
 @pytest.mark.parametrize("kind", ["0", "FILE"], ids=["private", "exportable"])
@@ -333,7 +333,7 @@ def test_a_program_that_execs_keeps_the_memory_charged(owner, exported, both, ro
 def test_threads_that_export_and_free_leave_nothing_charged(owner, both, machine):
     owner.ask("race()")
     assert both(owner, 0) == 0
-    assert judge.left_bytes(machine) == 0
+    assert driver_memory.left_bytes(machine) == 0
 
 
 def test_a_device_without_dma_bufs_is_left_as_it_is(make_room, tmp_path):

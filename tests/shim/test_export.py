@@ -2,7 +2,7 @@
 
 import socket
 
-import judge
+import driver_memory
 import pytest
 import shim_room
 from parties import DESCRIPTORS, QUOTA, held, held_at_last, opened, parties
@@ -143,7 +143,7 @@ def test_memory_is_charged_until_the_last_copy_of_its_descriptor_is_closed(room)
 
 
 def test_descriptors_that_are_never_closed_bring_no_device_over_the_quota(room, machine):
-    judge.watch(machine)
+    driver_memory.watch(machine)
     with parties(room, source=DESCRIPTORS) as (owner,):
         results = []
         for _ in range(QUOTA // SIZE):
@@ -153,7 +153,7 @@ def test_descriptors_that_are_never_closed_bring_no_device_over_the_quota(room, 
                 owner.get(f"export({made})")
                 assert owner.ask(f"drop({made})") == 0
     assert set(results) == {0, 2}
-    assert judge.peak_bytes(machine) <= QUOTA
+    assert driver_memory.peak_bytes(machine) <= QUOTA
 
 
 @pytest.mark.parametrize("end", ["drop({made})", "kill"])
@@ -205,13 +205,13 @@ def test_memory_in_a_sockets_queue_outlives_all_processes_of_the_container(
         with parties(room, source=DESCRIPTORS) as (owner,):
             made = owner.get(f"make({SIZE})")
             owner.ask(f"send('queue', {owner.get(f'export({made})')})")
-        assert judge.left_bytes(machine) == SIZE
+        assert driver_memory.left_bytes(machine) == SIZE
         for _ in range(2):
             with parties(room, source=DESCRIPTORS) as (witness,):
                 assert held_at_last(witness, room, SIZE) == SIZE
                 everything = witness.ask("available()") // (2 * MIB) * 2 * MIB
                 assert witness.ask(f"make({everything})")[0] == 0
-                assert judge.used_bytes(machine) <= QUOTA
+                assert driver_memory.used_bytes(machine) <= QUOTA
     with parties(room, source=DESCRIPTORS) as (witness,):
         assert held_at_last(witness, room, 0) == 0
 
@@ -319,7 +319,7 @@ def test_two_imports_of_one_descriptor_are_one_charge(room, post):
 def test_ten_dead_creators_never_bring_the_device_over_the_quota(tmp_path, post):
     machine = simulator.open_machine("h100", root=tmp_path / "machines", mode="free")
     with shim_room.room(tmp_path / "room", machine, vmemory=QUOTA) as room:
-        judge.watch(machine)
+        driver_memory.watch(machine)
         with parties(room, source=DESCRIPTORS) as (user,):
             kept = []
             for _ in range(10):
@@ -333,5 +333,5 @@ def test_ten_dead_creators_never_bring_the_device_over_the_quota(tmp_path, post)
                     owner.kill()
             everything = user.ask("available()") // (2 * MIB) * 2 * MIB
             assert user.ask(f"make({everything})")[0] == 0
-            assert judge.peak_bytes(machine) <= QUOTA
+            assert driver_memory.peak_bytes(machine) <= QUOTA
             assert len(kept) == 10

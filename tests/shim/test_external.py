@@ -1,6 +1,6 @@
 """Memory of other APIs: charged to the importing process until it is destroyed."""
 
-import judge
+import driver_memory
 from parties import EXTERNAL, QUOTA, held, parties
 from shim_room import MIB
 
@@ -23,9 +23,9 @@ def test_memory_over_quota_is_not_imported(rooms, machine):
     with parties(room, source=EXTERNAL) as (user,):
         before = user.ask("available()")
         own = user.get(f"make({before - SIZE + 2 * MIB})")
-        judge.watch(machine)
+        driver_memory.watch(machine)
         assert user.ask(f"foreign(make_file({SIZE}), {SIZE})")[0] == 2
-        assert judge.used_bytes(machine) <= QUOTA
+        assert driver_memory.used_bytes(machine) <= QUOTA
         assert user.ask(f"drop({own})") == 0
         assert user.ask("available()") == before
         assert user.get(f"foreign(make_file({SIZE}), {SIZE})")
@@ -72,7 +72,7 @@ def test_physical_memory_of_the_same_container_is_paid_for_once(rooms):
 
 def test_false_size_gets_no_uncharged_memory(rooms, machine):
     room, _ = rooms
-    judge.watch(machine)
+    driver_memory.watch(machine)
     with parties(room, source=EXTERNAL) as (user,):
         results = []
         for _ in range(QUOTA // SIZE):
@@ -83,7 +83,7 @@ def test_false_size_gets_no_uncharged_memory(rooms, machine):
                 user.get(f"foreign({descriptor}, 512)")
                 assert user.ask(f"drop({made})") == 0
     assert set(results) == {0, 2}
-    assert judge.peak_bytes(machine) <= QUOTA
+    assert driver_memory.peak_bytes(machine) <= QUOTA
 
 
 def test_memory_of_another_api_is_paid_for_beside_an_export_whose_descriptor_is_open(rooms):

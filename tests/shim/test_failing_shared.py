@@ -4,7 +4,7 @@ Two processes export memory of all kinds to each other, and import that of anoth
 one function of the driver fails once in each of them.
 """
 
-import judge
+import driver_memory
 import pytest
 from failing import PARTS, TRIES, UNTIL_THE_CONTEXT_ENDS, failures, in_use
 from green_source import GREEN
@@ -140,7 +140,7 @@ def share(make_room, machine, foreign, post):
     And what they did not get.
     """
     room = make_room(machine, vmemory=4 * GIB)
-    others = judge.used_bytes(machine)
+    others = driver_memory.used_bytes(machine)
 
     def lend(owner, user, how):
         lent = owner.ask(how)

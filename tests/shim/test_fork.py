@@ -11,7 +11,7 @@ import os
 import signal
 
 import audits
-import judge
+import driver_memory
 import parties
 import pytest
 from shim_room import GIB, MIB, ask_bare
@@ -180,7 +180,7 @@ answer([free_bytes, alloc(free_bytes + 1)[0], alloc(free_bytes)[0]])
 
 @pytest.fixture
 def room(make_room, machine):
-    judge.watch(machine)
+    driver_memory.watch(machine)
     return make_room(machine, vmemory=QUOTA)
 
 
@@ -204,7 +204,7 @@ def leave(room):
 
 
 def is_empty(room, machine):
-    return not room.usage().slots and judge.used_bytes(machine) == 0
+    return not room.usage().slots and driver_memory.used_bytes(machine) == 0
 
 
 @pytest.mark.slow
@@ -213,7 +213,7 @@ def test_memory_of_a_dead_parent_is_charged_until_the_last_child_ends(
     room, machine, leave, source
 ):
     lives, children = leave(source)
-    held = judge.used_bytes(machine)
+    held = driver_memory.used_bytes(machine)
     assert held >= HELD + room.reserve
     assert room.usage().charged[0] >= held
     rest = QUOTA - room.usage().charged[0] - room.reserve
@@ -224,13 +224,13 @@ def test_memory_of_a_dead_parent_is_charged_until_the_last_child_ends(
     lives.close()
     wait_until(lambda: is_empty(room, machine))
     assert room.ask(TAKE) == [QUOTA - room.reserve, 2, 0]
-    assert judge.peak_bytes(machine) <= QUOTA
+    assert driver_memory.peak_bytes(machine) <= QUOTA
 
 
 def test_a_childs_memory_stays_charged_through_audits_and_new_limits(room, machine, leave):
     """Every program that asks also clears dead slots, as after any number of minutes."""
     lives, _ = leave("hold(); done(fork())")
-    rest = QUOTA - judge.used_bytes(machine) - room.reserve
+    rest = QUOTA - driver_memory.used_bytes(machine) - room.reserve
     for _ in range(3):
         assert audits.audit(room) == (0, False)
         room.set_vmemory(QUOTA)
@@ -239,7 +239,7 @@ def test_a_childs_memory_stays_charged_through_audits_and_new_limits(room, machi
     wait_until(lambda: is_empty(room, machine))
     assert audits.audit(room) == (0, False)
     assert room.ask(TAKE) == [QUOTA - room.reserve, 2, 0]
-    assert judge.peak_bytes(machine) <= QUOTA
+    assert driver_memory.peak_bytes(machine) <= QUOTA
 
 
 EXECS = """
@@ -283,7 +283,7 @@ def test_a_child_that_has_no_descriptors_of_the_driver_keeps_nothing(room, machi
     _, children = leave(source)
     wait_until(lambda: is_empty(room, machine))
     assert room.ask(TAKE) == [QUOTA - room.reserve, 2, 0]
-    assert judge.peak_bytes(machine) <= QUOTA
+    assert driver_memory.peak_bytes(machine) <= QUOTA
     for child in children:
         os.kill(child, 0)
 
@@ -309,7 +309,7 @@ done(child)
 def test_a_child_keeps_the_memory_of_each_device(make_room, tmp_path):
     machine = simulator.open_machine("h100:2", root=tmp_path / "two")
     for device in (0, 1):
-        judge.watch(machine, device)
+        driver_memory.watch(machine, device)
     room = make_room(machine, vmemory=QUOTA, ordinals=(0, 1))
     parent = room.start(
         PARENT
@@ -326,7 +326,7 @@ done(fork())
     parent.wait()
     parent.stdout.close()
     held = [HELD + room.reserve, 2 * HELD + room.reserve]
-    assert [judge.used_bytes(machine, device) for device in (0, 1)] == held
+    assert [driver_memory.used_bytes(machine, device) for device in (0, 1)] == held
     assert list(room.usage().charged[:2]) == held
     for device in (0, 1):
         rest = QUOTA - held[device] - room.reserve
@@ -335,8 +335,8 @@ done(fork())
     parent.stdin.close()
     wait_until(lambda: not room.usage().slots)
     for device in (0, 1):
-        assert judge.used_bytes(machine, device) == 0
-        assert judge.peak_bytes(machine, device) <= QUOTA
+        assert driver_memory.used_bytes(machine, device) == 0
+        assert driver_memory.peak_bytes(machine, device) <= QUOTA
 
 
 @pytest.mark.slow
@@ -354,13 +354,13 @@ def test_programs_that_fork_and_exit_in_turn_do_not_take_the_device(room, machin
     fit = QUOTA // each
     assert fit < 6
     assert [code == 0 for code in codes] == [True] * fit + [False] * (6 - fit)
-    assert judge.used_bytes(machine) == room.usage().charged[0] == fit * each
+    assert driver_memory.used_bytes(machine) == room.usage().charged[0] == fit * each
     for left, end in enumerate(ends):
         wait_until(lambda left=left: len(room.usage().slots) == max(fit - left, 0))
         end.close()
     wait_until(lambda: is_empty(room, machine))
     assert room.ask(TAKE) == [QUOTA - room.reserve, 2, 0]
-    assert judge.peak_bytes(machine) <= QUOTA
+    assert driver_memory.peak_bytes(machine) <= QUOTA
 
 
 def test_children_do_not_keep_memory_freed_by_the_parent(room, machine, leave):
@@ -371,7 +371,7 @@ child = fork()
 check(free(pointer))
 done(child)
 """)
-    assert room.usage().charged[0] == judge.used_bytes(machine) == room.reserve
+    assert room.usage().charged[0] == driver_memory.used_bytes(machine) == room.reserve
     assert room.ask(TAKE) == [QUOTA - 2 * room.reserve, 2, 0]
 
 
@@ -380,7 +380,7 @@ def test_exited_parent_leaves_at_least_its_childrens_memory_charged(room, machin
     parent = room.start(PARENT + "hold(); fork(); answer(0)", HELD)
     assert parent.stdout.readline() == "0\n"
     assert parent.wait() == 0
-    assert room.usage().charged[0] == HELD + room.reserve >= judge.used_bytes(machine)
+    assert room.usage().charged[0] == HELD + room.reserve >= driver_memory.used_bytes(machine)
     parent.stdin.close()
     wait_until(lambda: is_empty(room, machine))
     parent.stdout.close()
@@ -424,7 +424,7 @@ while True:
 
 @pytest.mark.slow
 def test_killed_process_families_never_exceed_the_quota(make_room, machine):
-    judge.watch(machine)
+    driver_memory.watch(machine)
     places = 6
     room = make_room(machine, vmemory=places * machine.devices[0].context_bytes + 2 * GIB)
     quota = places * room.reserve + 2 * GIB
@@ -442,7 +442,7 @@ def test_killed_process_families_never_exceed_the_quota(make_room, machine):
             program.kill()
             program.communicate()
     wait_until(lambda: is_empty(room, machine))
-    assert judge.peak_bytes(machine) <= quota
+    assert driver_memory.peak_bytes(machine) <= quota
     assert room.ask(TAKE) == [quota - room.reserve, 2, 0]
 
 
@@ -451,13 +451,13 @@ def test_ledger_is_exact_if_the_driver_keeps_nothing_across_fork(tmp_path, make_
     machine = simulator.open_machine(
         "h100", root=tmp_path / "others", law=simulator.Law(fork_keeps=False)
     )
-    judge.watch(machine)
+    driver_memory.watch(machine)
     room = make_room(machine, vmemory=QUOTA)
     parent = room.start(PARENT + STAYS["worker"], HELD)
     parent.stdout.readline()
     parent.kill()
     parent.wait()
-    wait_until(lambda: judge.used_bytes(machine) == 0)
+    wait_until(lambda: driver_memory.used_bytes(machine) == 0)
     assert room.ask(TAKE) == [QUOTA - HELD - 2 * room.reserve, 2, 0]
     parent.stdin.close()
     wait_until(lambda: is_empty(room, machine))
@@ -493,9 +493,9 @@ answer(info()[1] - info()[0])
 
 @pytest.fixture
 def shared(make_room, machine):
-    judge.watch(machine)
+    driver_memory.watch(machine)
     yield make_room(machine, vmemory=parties.QUOTA)
-    assert judge.peak_bytes(machine) <= parties.QUOTA
+    assert driver_memory.peak_bytes(machine) <= parties.QUOTA
 
 
 def test_child_keeps_open_the_imports_of_its_dead_parent(shared):
@@ -547,6 +547,6 @@ def test_import_closed_by_a_process_is_closed_for_its_children(shared):
             assert owner.ask(f"free(U64({address}))") == 0
             assert parties.held(owner, shared) == 0
             owner.get(f"take_memory({parties.QUOTA - 2 * shared.reserve})")
-            assert judge.used_bytes(shared.machine) == parties.QUOTA
+            assert driver_memory.used_bytes(shared.machine) == parties.QUOTA
         finally:
             os.kill(child, signal.SIGKILL)

@@ -1,6 +1,6 @@
 """Memory nodes of graphs: charged before the driver allocates their memory."""
 
-import judge
+import driver_memory
 import pytest
 from pool_source import PROPERTIES
 from shim_room import GIB, MIB
@@ -115,7 +115,7 @@ answer([left, before - available()])
 
 
 def test_graph_that_does_not_fit_is_refused_and_the_driver_not_asked(ask, machine):
-    judge.watch(machine)
+    driver_memory.watch(machine)
     answer = ask("""
 before = begin()
 result, pointer = alloc(before - 256 * MIB)
@@ -129,7 +129,7 @@ check(alloc(before - 256 * MIB)[0])
 answer([refused, launch(executable), before - available() - before + 256 * MIB])
 """)
     assert answer == [2, 2, 0]
-    assert judge.peak_bytes(machine) <= 2 * GIB
+    assert driver_memory.peak_bytes(machine) <= 2 * GIB
 
 
 def test_graph_that_needs_most_of_the_quota_can_be_relaunched(ask):
@@ -266,7 +266,7 @@ answer([alloc(before - 2 * MIB)[0], reserved()])
 
 
 def test_threads_that_launch_graphs_never_take_more_than_the_quota(room, machine):
-    judge.watch(machine)
+    driver_memory.watch(machine)
     answer = room.ask(
         GRAPH
         + """
@@ -301,7 +301,7 @@ answer([len(grants), sum(grants), before - available()])
     threads, granted, left = answer
     assert (threads, left) == (4, 0)
     assert granted > 100
-    assert judge.peak_bytes(machine) <= 2 * GIB
+    assert driver_memory.peak_bytes(machine) <= 2 * GIB
 
 
 def test_graph_on_a_second_device_is_charged_there(make_room, tmp_path):

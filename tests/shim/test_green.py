@@ -1,6 +1,6 @@
 """Green contexts: charged like contexts; memory allocated in them is the primary context's."""
 
-import judge
+import driver_memory
 from green_source import GREEN
 from shim_room import GIB, MIB, ask_bare
 
@@ -8,7 +8,7 @@ from pyvgpu.simulation import simulator
 
 
 def test_green_context_is_charged_and_given_back(room, machine):
-    judge.watch(machine)
+    driver_memory.watch(machine)
     answer = room.ask(
         GREEN
         + """
@@ -21,13 +21,13 @@ answer([before - during, before - available(), cuda.cuGreenCtxDestroy(made)])
 """
     )
     assert answer == [room.reserve, 0, 201]
-    assert judge.peak_bytes(machine) == 2 * room.reserve
+    assert driver_memory.peak_bytes(machine) == 2 * room.reserve
 
 
 def test_green_context_is_charged_what_it_takes_and_not_a_whole_context(make_room, tmp_path):
     law = simulator.Law(green_context_percent=10)
     machine = simulator.open_machine("h100", tmp_path / "machines", law=law)
-    judge.watch(machine)
+    driver_memory.watch(machine)
     room = make_room(machine)
     answer = room.ask(
         GREEN
@@ -42,7 +42,7 @@ answer([before - during, before - available()])
 """
     )
     assert answer == [8 * (room.reserve // 10), 0]
-    assert judge.peak_bytes(machine) == room.reserve + 8 * (room.reserve // 10)
+    assert driver_memory.peak_bytes(machine) == room.reserve + 8 * (room.reserve // 10)
 
 
 def test_green_context_is_never_made_current_in_another_thread(room):

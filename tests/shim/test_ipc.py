@@ -1,6 +1,6 @@
 """Memory shared by IPC handles: charged once, to its owner, while any process has it open."""
 
-import judge
+import driver_memory
 import pytest
 from parties import QUOTA, held, held_at_last, opened, parties
 from shim_room import GIB, MIB, ask_bare
@@ -208,7 +208,7 @@ def test_a_driver_that_fails_leaves_no_trace(rooms, machine):
 @pytest.mark.slow
 def test_ten_dead_creators_never_bring_the_device_over_the_quota(room, machine):
     with parties(room) as (user,):
-        judge.watch(machine)
+        driver_memory.watch(machine)
         opened = []
         for _ in range(10):
             with parties(room) as (owner,):
@@ -220,11 +220,11 @@ def test_ten_dead_creators_never_bring_the_device_over_the_quota(room, machine):
         assert len(opened) == 10
         left = 10 * SIZE // 2
         assert held_at_last(user, room, left) == left
-        assert judge.left_bytes(machine) == left
+        assert driver_memory.left_bytes(machine) == left
         user.get(f"take_memory({user.ask('available()')})")
         assert user.ask(f"take_memory({MIB})")[0] == 2
         for address in opened:
             assert user.ask(f"close({address})") == 0
         assert held_at_last(user, room, QUOTA - room.reserve - left) == QUOTA - room.reserve - left
         assert user.get(f"take_memory({left})")
-        assert judge.peak_bytes(machine) <= QUOTA
+        assert driver_memory.peak_bytes(machine) <= QUOTA

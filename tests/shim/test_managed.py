@@ -1,6 +1,6 @@
 """Managed memory is charged to each device that a program moves it to, until it is freed."""
 
-import judge
+import driver_memory
 import pytest
 from shim_room import GIB, MIB
 
@@ -81,7 +81,7 @@ answer([moved, elsewhere() == there])
 
 
 def test_memory_that_does_not_fit_its_new_device_stays_where_it_is(room, machine):
-    judge.watch(machine, 1)
+    driver_memory.watch(machine, 1)
     answer = room.ask(
         MANAGED
         + """
@@ -94,7 +94,7 @@ answer([refused, there - elsewhere(), prefetch(pointer, 64 * MIB, 0)])
 """
     )
     assert answer == [[2, 2], 0, 0]
-    assert judge.noted_bytes(machine, 1) <= QUOTA
+    assert driver_memory.noted_bytes(machine, 1) <= QUOTA
 
 
 @pytest.mark.parametrize("form", ["", "_v2"])
@@ -198,7 +198,7 @@ answer([charged, elsewhere() == there])
 
 
 def test_a_batch_of_which_a_range_does_not_fit_moves_nothing(room, machine):
-    judge.watch(machine, 1)
+    driver_memory.watch(machine, 1)
     answer = room.ask(
         MANAGED
         + BATCH
@@ -213,7 +213,7 @@ answer([refused, left, batch("cuMemPrefetchBatchAsync", ranges[:1], (0, 1)), the
 """
     )
     assert answer == [2, 0, 0, 32 * MIB]
-    assert judge.noted_bytes(machine, 1) <= QUOTA
+    assert driver_memory.noted_bytes(machine, 1) <= QUOTA
 
 
 def test_a_batch_that_the_driver_refuses_leaves_no_charge(room):
@@ -284,4 +284,4 @@ answer(0); sys.stdin.read()
         holder.kill()
     whole = "context({}); answer(available())"
     assert [room.ask(whole.format(device)) for device in (0, 1)] == [QUOTA - room.reserve] * 2
-    assert [judge.used_bytes(machine, device) for device in (0, 1)] == [0, 0]
+    assert [driver_memory.used_bytes(machine, device) for device in (0, 1)] == [0, 0]

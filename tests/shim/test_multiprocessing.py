@@ -4,7 +4,7 @@ Each program gives the same output on the bare driver as under the shim, sums in
 machine's own record shows whether its device ever exceeded the quota.
 """
 
-import judge
+import driver_memory
 import pytest
 from shim_room import GIB, MIB, PRELUDE, ask_bare
 
@@ -120,13 +120,13 @@ answer([met, [worker.exitcode for worker, _ in started], alone - during, alone -
 def test_workers_are_charged_for_what_the_driver_gives_them(
     make_room, machine, workers, method, parent, meets
 ):
-    judge.watch(machine)
+    driver_memory.watch(machine)
     room = make_room(machine, vmemory=4 * GIB)
     free = room.ask("context(); answer(available())")
     answer = room.ask(FOUR_WORKERS, workers, method, parent, free)
     taken = 0 if meets else 4 * room.reserve + 100 * MIB
     assert answer == [[[meets] * 4] * 4, [0] * 4, taken, 0]
-    assert judge.peak_bytes(machine) <= 4 * GIB
+    assert driver_memory.peak_bytes(machine) <= 4 * GIB
     bare = ask_bare(machine, "context(); answer(available())")
     assert ask_bare(machine, FOUR_WORKERS, workers, method, parent, bare) == answer
 
@@ -170,13 +170,13 @@ answer([sum(refused), until(lambda: alloc(int(sys.argv[2]))[0] == 0, 1)])
 def test_thirty_two_workers_are_killed_and_replaced_and_nothing_is_lost(
     make_room, machine, workers
 ):
-    judge.watch(machine)
+    driver_memory.watch(machine)
     quota = 32 * machine.devices[0].context_bytes + 4 * GIB
     room = make_room(machine, vmemory=quota)
     refused, is_whole = room.ask(POOL, workers, quota - room.reserve)
     assert is_whole
     assert refused > 0
-    assert quota - GIB < judge.peak_bytes(machine) <= quota
+    assert quota - GIB < driver_memory.peak_bytes(machine) <= quota
 
 
 # How a child comes to run another program, its answer in *out*.
@@ -247,16 +247,16 @@ answer([met, failures, seen, before - available()])
     ],
 )
 def test_programs_are_started_in_the_midst_of_use(room, machine, workers, start, met):
-    judge.watch(machine)
+    driver_memory.watch(machine)
     source, other = PARENT + start + IN_THE_MIDST, PRELUDE + OTHER_PROGRAM
     answer = room.ask(source, workers, other, room.reserve)
     assert answer == [[[met, 0]] * 10, [], True, 0]
-    assert judge.peak_bytes(machine) <= 2 * GIB
+    assert driver_memory.peak_bytes(machine) <= 2 * GIB
     assert ask_bare(machine, source, workers, other, room.reserve) == answer
 
 
 def test_threads_have_contexts_of_their_own_or_none(make_room, machine):
-    judge.watch(machine)
+    driver_memory.watch(machine)
     room = make_room(machine, vmemory=4 * GIB)
     source = """
 check(cuda.cuInit(0))
@@ -293,5 +293,5 @@ answer([[sorted(each) for each in met], left, ends, before - available()])
     alone = [[201, 201, 0, 0, 201, 201]]
     left = 3 * room.reserve + 10 * (2 + 2 + 4) * MIB
     assert answer == [[[[0] * 6]] * 3 + [alone] * 3, left, [0] * 3, 0]
-    assert judge.peak_bytes(machine) <= 4 * GIB
+    assert driver_memory.peak_bytes(machine) <= 4 * GIB
     assert ask_bare(machine, source) == answer

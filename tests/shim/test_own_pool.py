@@ -1,6 +1,6 @@
 """Pools that a program creates, selects for a device, trims and destroys."""
 
-import judge
+import driver_memory
 import pytest
 from pool_source import OWN
 from shim_room import GIB, MIB
@@ -127,7 +127,7 @@ answer([cuda.cuMemPoolDestroy(pool), take(64)[0]])
 
 @pytest.mark.slow
 def test_pools_never_take_more_than_the_quota(ask, machine, room):
-    judge.watch(machine)
+    driver_memory.watch(machine)
     ask("""
 import random
 random.seed(5)
@@ -152,7 +152,7 @@ for _ in range(3000):
         check(cuda.cuStreamSynchronize(None))
 answer(0)
 """)
-    assert GIB < judge.peak_bytes(machine) <= 2 * GIB
+    assert GIB < driver_memory.peak_bytes(machine) <= 2 * GIB
 
 
 @pytest.mark.slow
@@ -179,7 +179,7 @@ for done in itertools.count():
         check(cuda.cuStreamSynchronize(None))
 """
     )
-    judge.watch(machine)
+    driver_memory.watch(machine)
     for turn in range(3):
         processes = [room.start(churn, "", turn * 4 + each) for each in range(4)]
         assert [process.stdout.readline() for process in processes] == ['"ready"\n'] * 4
@@ -189,7 +189,7 @@ for done in itertools.count():
         for process in processes:
             process.kill()
             process.communicate()
-    assert 3 * GIB < judge.peak_bytes(machine) <= 6 * GIB
+    assert 3 * GIB < driver_memory.peak_bytes(machine) <= 6 * GIB
     left = room.ask("context(); answer(available())")
     assert left == 6 * GIB - room.reserve
 

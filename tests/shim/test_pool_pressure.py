@@ -1,7 +1,7 @@
 """Pools at a full quota: an asynchronous call never waits for the device, and a pool with a
 release threshold keeps its memory."""
 
-import judge
+import driver_memory
 import pytest
 import shim_room
 from pool_source import OWN
@@ -39,7 +39,7 @@ class Gate:
 class Sizes:
     def __init__(self, pool):
         self.pool, self.last, self.changes = pool, holds(pool), 0
-    def look(self):
+    def poll(self):
         now = holds(self.pool)
         self.changes += now != self.last
         self.last = now
@@ -155,13 +155,13 @@ del taken[: len(quarter)]
 seen = Sizes(pool)
 for turn in range(200):
     for _, pointer in quarter:
-        check(free_async(pointer, on)); seen.look()
+        check(free_async(pointer, on)); seen.poll()
     if turn % 3 == 2:
-        synchronize(on); seen.look()
+        synchronize(on); seen.poll()
     for number, (size, _) in enumerate(quarter):
         result, pointer = request(pool, size, on)
         check(result)
-        quarter[number] = (size, pointer); seen.look()
+        quarter[number] = (size, pointer); seen.poll()
 answer([seen.changes, before // MIB])
 """
 )
@@ -276,11 +276,11 @@ answer("done")
 def test_threads_and_processes_never_hold_more_than_the_quota(make_room, tmp_path, pools):
     machine = simulator.open_machine("h100", root=tmp_path / "machines", pools=pools)
     room = make_room(machine, vmemory=4 * GIB)
-    judge.watch(machine)
+    driver_memory.watch(machine)
     programs = [room.start(CHURN.replace("ROUNDS", "2500"), "", "default", n) for n in range(2)]
     for program in programs:
         assert program.stdout.readline() == '"ready"\n'
     for program in programs:
         print(file=program.stdin, flush=True)
     assert [program.communicate()[0] for program in programs] == ['"done"\n'] * 2
-    assert 3 * GIB < judge.peak_bytes(machine) <= 4 * GIB
+    assert 3 * GIB < driver_memory.peak_bytes(machine) <= 4 * GIB

@@ -2,7 +2,7 @@
 
 import contextlib
 
-import judge
+import driver_memory
 import pytest
 from pool_source import OWN
 from shim_room import GIB, MIB
@@ -99,7 +99,7 @@ def two(request, make_room, tmp_path):
 def test_memory_is_charged_to_the_device_of_its_pool(two, way, form):
     """Wherever it is freed; and it is refused by that device's quota alone."""
     for device in (0, 1):
-        judge.watch(two.machine, device)
+        driver_memory.watch(two.machine, device)
     pool, request = WAYS[way]
     answer = two.ask(
         TWO
@@ -124,7 +124,7 @@ answer(found)
         form,
     )
     assert answer == [[0, 0, 2], [0, 0]] * 3 + [0]
-    assert max(judge.peak_bytes(two.machine, device) for device in (0, 1)) <= QUOTA
+    assert max(driver_memory.peak_bytes(two.machine, device) for device in (0, 1)) <= QUOTA
 
 
 # Threads that use a stream of each kind, on both devices, until standard input is closed.
@@ -176,7 +176,7 @@ answer("done")
 @pytest.mark.parametrize("form", ["", "_ptsz"])
 def test_a_quota_lowered_below_use_lets_no_pool_grow(two, form):
     for device in (0, 1):
-        judge.watch(two.machine, device)
+        driver_memory.watch(two.machine, device)
     above = 0
     with contextlib.ExitStack() as started:
         programs = [started.enter_context(two.start(CHURN, form, n)) for n in range(2)]
@@ -189,12 +189,12 @@ def test_a_quota_lowered_below_use_lets_no_pool_grow(two, form):
             charged = two.usage().charged[:2]
             for device in (0, 1):
                 allowed = max(low, charged[device])
-                counted = judge.counted_bytes(two.machine, looks=500, device=device)
+                counted = driver_memory.counted_bytes(two.machine, samples=500, device=device)
                 assert max(counted) <= allowed
                 above += charged[device] > low
             two.set_vmemory(QUOTA)
         assert above, "no time was more charged than the lowered quota"
         assert [program.communicate()[0] for program in programs] == ['"done"\n'] * 2
-    assert max(judge.peak_bytes(two.machine, device) for device in (0, 1)) <= QUOTA
+    assert max(driver_memory.peak_bytes(two.machine, device) for device in (0, 1)) <= QUOTA
     assert not two.usage().slots
-    assert [judge.used_bytes(two.machine, device) for device in (0, 1)] == [0, 0]
+    assert [driver_memory.used_bytes(two.machine, device) for device in (0, 1)] == [0, 0]

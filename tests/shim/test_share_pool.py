@@ -3,7 +3,7 @@
 import os
 import signal
 
-import judge
+import driver_memory
 import parties as sharing
 import pytest
 from parties import LIVES, POOLS, QUOTA, held, held_at_last, parties
@@ -91,7 +91,7 @@ def test_dead_owners_pool_is_charged_until_the_last_importer_ends(room, taken, l
             assert held_at_last(user, room, SIZE) == SIZE
             assert user.ask(ends[end]) in (0, None)
         assert held_at_last(user, room, 0) == 0
-        assert judge.left_bytes(machine) == 0
+        assert driver_memory.left_bytes(machine) == 0
 
 
 def test_a_pool_that_grew_after_it_was_exported_stays_charged_as_it_is(room, opened):
@@ -114,7 +114,7 @@ def test_memory_over_an_importers_quota_is_not_opened(make_room, machine, opened
 
 
 def test_a_child_keeps_what_its_dead_parent_had_opened(room, opened, machine):
-    judge.watch(machine)
+    driver_memory.watch(machine)
     with parties(room, room, source=LIVES + POOLS) as (owner, user):
         opened(owner, user)
         child = user.ask("lives()")
@@ -131,11 +131,11 @@ def test_a_child_keeps_what_its_dead_parent_had_opened(room, opened, machine):
             os.kill(child, signal.SIGKILL)
         with parties(room, source=POOLS) as (witness,):
             assert held_at_last(witness, room, 0) == 0
-    assert judge.peak_bytes(machine) <= QUOTA
+    assert driver_memory.peak_bytes(machine) <= QUOTA
 
 
 def test_a_child_keeps_the_pool_of_its_dead_parent(room, opened, machine):
-    judge.watch(machine)
+    driver_memory.watch(machine)
     with parties(room, room, source=LIVES + POOLS) as (owner, user):
         _, there = opened(owner, user)
         child = owner.ask("lives()")
@@ -149,4 +149,4 @@ def test_a_child_keeps_the_pool_of_its_dead_parent(room, opened, machine):
         user.kill()
         with parties(room, source=POOLS) as (witness,):
             assert held_at_last(witness, room, 0) == 0
-    assert judge.peak_bytes(machine) <= QUOTA
+    assert driver_memory.peak_bytes(machine) <= QUOTA

@@ -1,6 +1,6 @@
 """Physical memory with handles: charged from creation until handle and mappings are gone."""
 
-import judge
+import driver_memory
 import pytest
 from shim_room import GIB, MIB, ask_bare
 from vmm_source import VMM
@@ -237,7 +237,7 @@ answer([retain(address)[0], unmap(address, 2 * MIB), bare.cuMemRelease(handle),
 
 def test_a_handle_that_was_released_gets_nothing_more(room, machine):
     """While its memory is mapped a driver may still accept it, and nothing would be charged."""
-    judge.watch(machine)
+    driver_memory.watch(machine)
     answer = room.ask(
         VMM
         + """
@@ -256,7 +256,7 @@ answer([made, refused, available()])
 """
     )
     assert answer == [[0] * 4, [1] * 4, 2 * GIB - room.reserve]
-    assert judge.peak_bytes(machine) <= 2 * GIB
+    assert driver_memory.peak_bytes(machine) <= 2 * GIB
 
 
 def test_threads_lose_nothing(room, machine):
@@ -352,7 +352,7 @@ os._exit(0)
 
 def test_the_device_never_holds_more_than_the_quota(room, machine):
     """By the machine's own account, while threads release, unmap and retain at once."""
-    judge.watch(machine)
+    driver_memory.watch(machine)
     answer = room.ask(
         VMM
         + """
@@ -383,4 +383,4 @@ answer([failures, sorted(set(refused)) in ([], [2]), before - available()])
 """
     )
     assert answer == [[], True, 0]
-    assert judge.peak_bytes(machine) <= 2 * GIB
+    assert driver_memory.peak_bytes(machine) <= 2 * GIB

@@ -5,7 +5,7 @@ import signal
 import subprocess
 
 import checkpoints
-import judge
+import driver_memory
 import machine_room
 import pytest
 from shim_room import ask_bare
@@ -61,7 +61,7 @@ def test_a_call_waits_while_locked_and_every_byte_is_the_same_after_a_restore(
     assert target.answer() is True
     assert target.ask("cuda.cuMemFree_v2(U64(p))") == 0
     assert caller.ask("free_bytes()") == before + 64 * MIB
-    assert judge.used_bytes(machine) == machine.devices[0].context_bytes
+    assert driver_memory.used_bytes(machine) == machine.devices[0].context_bytes
 
 
 def test_actions_in_a_wrong_state_have_no_effect(target, caller):
@@ -132,7 +132,7 @@ def test_a_restore_without_room_fails_and_so_do_all_later_ones(target, caller, m
     assert caller.ask(f"[restore({pid}), unlock({pid})]") == [OPERATING_SYSTEM, ILLEGAL_STATE]
     target.process.kill()
     target.process.communicate()
-    assert judge.used_bytes(machine) == 0
+    assert driver_memory.used_bytes(machine) == 0
 
 
 def test_memory_of_some_kinds_cannot_be_checkpointed(target, caller, machine):
@@ -256,7 +256,7 @@ def test_memory_of_a_process_that_is_killed_while_checkpointed_is_gone(target, c
     target.process.kill()
     target.process.communicate()
     assert caller.ask(f"restore({target.pid})") == OPERATING_SYSTEM
-    assert judge.used_bytes(machine) == 0
+    assert driver_memory.used_bytes(machine) == 0
 
 
 def test_an_action_waits_while_its_target_is_stopped(target, caller):

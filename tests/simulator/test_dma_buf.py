@@ -1,6 +1,6 @@
 """Which ranges the simulated driver exports as a dma-buf, and its error for each other one."""
 
-import judge
+import driver_memory
 import pytest
 from shim_room import MIB, ask_bare
 from vmm_source import VMM
@@ -135,7 +135,7 @@ answer([kept, available() - free_before])
 """,
     )
     assert answer == [True, 4 * MIB]
-    assert judge.used_bytes(machine) == 0
+    assert driver_memory.used_bytes(machine) == 0
 
 
 @pytest.mark.parametrize("call", ["ask(linear, 4096)", "0"])

@@ -86,7 +86,7 @@ def test_every_name_of_nvml_h_is_exported_and_no_other():
         pytest.param("cuProfilerStart", id="of a header in another wheel"),
     ],
 )
-def test_names_that_a_program_may_look_for_are_there(name):
+def test_names_that_a_program_may_poll_for_are_there(name):
     assert name in _exports("libcuda.so.1")
 
 

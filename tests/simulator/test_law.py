@@ -414,7 +414,7 @@ os._exit(0)
 
 
 @pytest.mark.parametrize(
-    ("law", "complaint"),
+    ("law", "problem"),
     [
         ({"slice_ns": 0}, "slice_ns=0: must be from 1 to 1000000000"),
         ({"switch_ns": -1}, "switch_ns=-1: must be from 0 to 1000000000"),
@@ -424,8 +424,8 @@ os._exit(0)
         ({"pool_chunk_bytes": 1}, "pool_chunk_bytes=1: must be from 2097152 to 1073741824"),
     ],
 )
-def test_invalid_law_names_the_value_and_the_rule(law, complaint):
-    with pytest.raises(errors.UsageError, match=complaint):
+def test_invalid_law_names_the_value_and_the_rule(law, problem):
+    with pytest.raises(errors.UsageError, match=problem):
         simulator.Law(**law)
 
 
@@ -473,20 +473,20 @@ answer([times[1] - times[0], times[3] - times[2], times[2] >= times[1] > 0])
 
 
 @pytest.mark.parametrize(
-    ("line", "complaint"),
+    ("line", "problem"),
     [
         ("slice_ns=0", "slice_ns=0: must be from 1 to 1000000000, such as 1000000"),
         ("queue_depth=many", "queue_depth=many: must be from 1 to 8192, such as 1024"),
         ("fork_keeps=1", "fork_keeps=1: must be yes or no"),
     ],
 )
-def test_both_readers_refuse_a_key_by_one_rule(tmp_path, line, complaint):
+def test_both_readers_refuse_a_key_by_one_rule(tmp_path, line, problem):
     made = simulator.open_machine("t4", root=tmp_path)
     conf = made.folder / "machine.conf"
     key = line.partition("=")[0]
     lines = [line if ln.startswith(f"{key}=") else ln for ln in conf.read_text().splitlines()]
     conf.write_text("\n".join([*lines, ""]))
-    with pytest.raises(simulator.MachineError, match=complaint):
+    with pytest.raises(simulator.MachineError, match=problem):
         simulator.read_machine(made.folder)
     done = subprocess.run(
         [sys.executable, "-c", "import ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)"],
@@ -495,4 +495,4 @@ def test_both_readers_refuse_a_key_by_one_rule(tmp_path, line, complaint):
         text=True,
         check=True,
     )
-    assert done.stderr.rstrip().endswith(complaint)
+    assert done.stderr.rstrip().endswith(problem)

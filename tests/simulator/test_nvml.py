@@ -265,7 +265,7 @@ def test_threads_get_the_same_answers(machine):
             FIRST
             + """
 seen = []
-def look():
+def read_all():
     for _ in range(50):
         N.nvmlInit()
         seen.append((N.nvmlDeviceGetMemoryInfo(d, N.nvmlMemory_v2).used,
@@ -273,7 +273,7 @@ def look():
                      N.nvmlDeviceGetName(d)))
         N.nvmlDeviceGetUtilizationRates(d)
         N.nvmlShutdown()
-threads = [threading.Thread(target=look) for _ in range(8)]
+threads = [threading.Thread(target=read_all) for _ in range(8)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
 answer([len(seen), len(set(seen))])

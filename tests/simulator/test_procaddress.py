@@ -8,7 +8,7 @@ from pyvgpu.simulation import simulator
 FOUND, NOT_FOUND, TOO_OLD = 0, 1, 2
 DEFAULT, LEGACY, PER_THREAD, BOTH = 0, 1, 2, 3
 
-LOOK_UP = """
+LOOKUP = """
 name, version, flags, symbol = (
     sys.argv[1].encode(), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
 found, status = P(0xdead), INT(77)
@@ -63,7 +63,7 @@ def fixture_machine(tmp_path_factory):
     ],
 )  # fmt: skip
 def test_a_base_name_gives_the_entry_of_its_version(machine, name, version, flags, symbol, status):
-    found = ask_bare(machine, LOOK_UP, name, version, flags, symbol)
+    found = ask_bare(machine, LOOKUP, name, version, flags, symbol)
     assert found == [0, status, True]
 
 
@@ -94,5 +94,5 @@ def test_a_driver_has_no_names_that_came_after_it(tmp_path):
     machine = simulator.open_machine("h100", tmp_path)
     conf = machine.folder / "machine.conf"
     conf.write_text(conf.read_text().replace("cuda_version=13000", "cuda_version=12040"))
-    assert ask_bare(machine, LOOK_UP, "cuCtxCreate", 13000, 0, "cuCtxCreate_v3") == [0, 0, True]
-    assert ask_bare(machine, LOOK_UP, "cuStreamGetDevice", 13000, 0, "") == [0, NOT_FOUND, True]
+    assert ask_bare(machine, LOOKUP, "cuCtxCreate", 13000, 0, "cuCtxCreate_v3") == [0, 0, True]
+    assert ask_bare(machine, LOOKUP, "cuStreamGetDevice", 13000, 0, "") == [0, NOT_FOUND, True]

@@ -5,7 +5,7 @@ import os
 import subprocess
 import time
 
-import judge
+import driver_memory
 import machine_room
 import programs
 import pytest
@@ -83,14 +83,14 @@ every_kind = pytest.mark.parametrize(
 @every_kind
 def test_memory_freed_by_the_owner_stays_with_the_importer(machine, sides, left):
     sides.importer_goes_on("open")
-    assert judge.left_bytes(machine) == 0
-    before = judge.used_bytes(machine)
+    assert driver_memory.left_bytes(machine) == 0
+    before = driver_memory.used_bytes(machine)
     sides.owner_goes_on()
-    assert judge.left_bytes(machine) == left
-    assert judge.used_bytes(machine) == before
+    assert driver_memory.left_bytes(machine) == left
+    assert driver_memory.used_bytes(machine) == before
     sides.importer_goes_on("closed")
-    assert judge.left_bytes(machine) == 0
-    assert judge.used_bytes(machine) == before - left
+    assert driver_memory.left_bytes(machine) == 0
+    assert driver_memory.used_bytes(machine) == before - left
 
 
 @every_kind
@@ -98,21 +98,21 @@ def test_memory_of_a_killed_owner_stays_with_the_importer(machine, sides, left):
     context = machine.devices[0].context_bytes
     sides.importer_goes_on("open")
     sides.owner_dies()
-    assert judge.used_bytes(machine) == context + left
+    assert driver_memory.used_bytes(machine) == context + left
     sides.importer_goes_on("closed")
-    assert judge.used_bytes(machine) == context
+    assert driver_memory.used_bytes(machine) == context
 
 
 @every_kind
 def test_import_of_a_killed_process_is_released(machine, sides, left):
     sides.importer_goes_on("open")
     sides.owner_dies()
-    assert judge.left_bytes(machine) == left
+    assert driver_memory.left_bytes(machine) == left
     sides.importer_ends()
     deadline = time.monotonic() + 120
-    while judge.used_bytes(machine) and time.monotonic() < deadline:
+    while driver_memory.used_bytes(machine) and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert judge.used_bytes(machine) == 0
+    assert driver_memory.used_bytes(machine) == 0
     files = {file.name for file in machine.folder.iterdir() if file.name.startswith("shared")}
     machine_room.run(machine, programs.compiled("hammer"), "free")
     assert {file for file in files if (machine.folder / file).exists()} == set()
@@ -126,12 +126,12 @@ def test_import_of_a_killed_process_is_released(machine, sides, left):
 )
 def test_descriptor_keeps_memory_that_a_handle_does_not(machine, sides, left):
     sides.owner_dies()
-    assert judge.left_bytes(machine) == left
+    assert driver_memory.left_bytes(machine) == left
     if left == BYTES:
         sides.importer_goes_on("open")
-        assert judge.left_bytes(machine) == left
+        assert driver_memory.left_bytes(machine) == left
         sides.importer_goes_on("closed")
-        assert judge.left_bytes(machine) == 0
+        assert driver_memory.left_bytes(machine) == 0
 
 
 def test_a_file_stands_for_memory_of_another_api(machine, tmp_path):

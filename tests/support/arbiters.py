@@ -71,10 +71,10 @@ def run_in(
     An arbiter that is started for it uses *nvml*.
     """
     registries = registries_in(place)
-    wish = holders.RunRequest(
+    request = holders.RunRequest(
         quota.Quota(vcore, GIB, **more), (device.Device(uuid, 0, "H100", 80 * GIB, GIB // 2),), "9"
     )
-    made = registries.reserve(wish, holders.Holder("", "train", tree="/nowhere"))
+    made = registries.reserve(request, holders.Holder("", "train", tree="/nowhere"))
     run = Run(made, arbiter.Attendant(registries, made.folder, made.quota, nvml))
     try:
         yield run

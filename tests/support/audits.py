@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from shim_room import Room
 
 _PERIOD_SECONDS = 0.01
-_LOOKS = 30
+_POLLS = 30
 
 
 def audit(room: Room, meanwhile: Callable[[], None] = lambda: None) -> tuple[int, bool]:
@@ -41,9 +41,9 @@ def _audit(room: Room, meanwhile: Callable[[], None]) -> tuple[int, bool]:
         )
     )
     auditor.start()
-    threading.Event().wait(_LOOKS * _PERIOD_SECONDS)
+    threading.Event().wait(_POLLS * _PERIOD_SECONDS)
     meanwhile()
-    threading.Event().wait(_LOOKS * _PERIOD_SECONDS)
+    threading.Event().wait(_POLLS * _PERIOD_SECONDS)
     extra = region.read_extra(room.quota, 1)
     auditor.stop()
     marked = (room.folder / names.TAMPERED_FILE).exists()

@@ -30,7 +30,7 @@ class Cluster:
     def __init__(self, api: small_api.SmallApi, kubeconfig: Path) -> None:
         self.api = api
         self.kubeconfig = kubeconfig
-        self.connection = apiserver.connect(str(kubeconfig), patience=0.0)
+        self.connection = apiserver.connect(str(kubeconfig), retry_seconds=0.0)
         self.pods = node_pods.Pods(self.connection, NODE)  # no watch: each pod is read
         api.put(_NODE_PATH, {"metadata": {"name": NODE, "uid": "uid-of-node"}})
 

@@ -62,15 +62,15 @@ class Starved:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
-    def complaint(self) -> str:
+    def problem(self) -> str:
         """Return the next line of its stderr; only ``grpc`` has a pipe there."""
         assert self._process.stderr is not None
         return self._process.stderr.readline()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Make it check that it serves."""
         assert self._process.stdin is not None
-        self._process.stdin.write("look\n")
+        self._process.stdin.write("poll\n")
         self._process.stdin.flush()
 
     def report(self) -> tuple[list[str], bool]:
@@ -163,8 +163,8 @@ def main(kind: str, path: str = "") -> None:
             print("at", port, flush=True)
         files.fill()
         print("full", flush=True)
-        looks = [kind != "grpc" or made.serves() for _ in sys.stdin]
-        well = all(looks)
+        polls = [kind != "grpc" or made.serves() for _ in sys.stdin]
+        well = all(polls)
         print(json.dumps({"said": files.said, "well": well}), flush=True)
 
 

@@ -11,8 +11,8 @@ import re
 import subprocess
 from typing import TYPE_CHECKING
 
+import driver_memory
 import hook_table
-import judge
 
 from pyvgpu.simulation import simulator
 
@@ -91,11 +91,11 @@ def failures(
 
 def in_use(room: Room, others: int = 0) -> tuple[int, int]:
     """Return the bytes charged to the room, and those in use on the device less *others*."""
-    return room.usage().charged[0], judge.used_bytes(room.machine) - others
+    return room.usage().charged[0], driver_memory.used_bytes(room.machine) - others
 
 
 def stages(room: Room, source: str) -> dict[str, tuple[int, int]]:
-    """Return the ledger's and the judge's bytes at each stop of the program."""
+    """Return the ledger's and the driver's bytes at each stop of the program."""
     found = {}
     with room.start(source, stderr=subprocess.PIPE) as process:
         assert process.stdout

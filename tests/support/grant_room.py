@@ -110,7 +110,7 @@ def running(
     offers = {resource.kind: Offer(resource) for resource in resources}
     folders = Folders()
     pods = pod_resources.PodResources(
-        kubelet.pod_resources, seconds=waiting.PROMPT / 2, patience=1
+        kubelet.pod_resources, seconds=waiting.PROMPT / 2, retry_seconds=1
     )
     with grant_log.Checkpoint(folder / "state", "node-1") as kept:
         grant_manager = manager.GrantManager(

@@ -11,7 +11,7 @@ from pyvgpu.deviceplugin.dra import mig_partitions, resource_slices
 from pyvgpu.simulation import mig
 
 DRIVER = inventory.DriverVersions("550.163.01", "12.4")
-ALL = resource_slices.Able()
+ALL = resource_slices.ServerSupport()
 SEPARATE = mig_partitions.Form.SEPARATE
 
 
@@ -39,7 +39,7 @@ def gpu(number: int = 0, model: str = "h100", taken: tuple[str, ...] = ()) -> da
 
 
 def partitioned(
-    *gpus: datatypes.NodeDevice, able: resource_slices.Able = ALL
+    *gpus: datatypes.NodeDevice, support: resource_slices.ServerSupport = ALL
 ) -> tuple[mig_partitions.Partitioned, ...]:
     """Return the partitions of *gpus*, as an agent publishes them."""
     seen = [
@@ -48,7 +48,7 @@ def partitioned(
         )
         for gpu in gpus
     ]
-    return mig_partitions.of_devices(seen, gpus, DRIVER, able)
+    return mig_partitions.of_devices(seen, gpus, DRIVER, support)
 
 
 def slices(

@@ -6,7 +6,7 @@ from pyvgpu.allocator import free_capacity, pod_placement
 from pyvgpu.controller.scheduler import index, pod_request
 
 
-def judge(info, pod):
+def evaluate(info, pod):
     """Return why *pod* does not fit on a node, None if it fits; no pod: an invalid request."""
     if not info.unit:
         return index.RefusalReason.DAMAGED if info.trouble else index.RefusalReason.UNKNOWN

@@ -189,10 +189,10 @@ def running(folder: Path) -> Iterator[Parts]:
     assert codes == [0, 0]
 
 
-def sidecar(script: str, name: str = "side", **wishes: str) -> dict[str, Any]:
+def sidecar(script: str, name: str = "side", **options: str) -> dict[str, Any]:
     """Return a marked container whose program does not exist in the fast-exit image."""
     variables = {names.SIDECAR_VARIABLE: "true"} | {
-        f"{names.SIDECAR_VARIABLE}_{wish}": value for wish, value in wishes.items()
+        f"{names.SIDECAR_VARIABLE}_{option}": value for option, value in options.items()
     }
     made = rig.container(name, script)
     made["command"] = ["/bin/busybox", "sh", *made["command"][1:]]

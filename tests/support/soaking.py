@@ -83,18 +83,18 @@ class Soak:
             for pod in self.space.pods():
                 task = waiting.get(pod["metadata"]["name"])
                 if task is not None and rig.has_ended(pod):
-                    self._judge(task, pod)
+                    self._evaluate(task, pod)
 
     def _create(self, task: Task) -> None:
         self.space.create("pods", {**task.template, "metadata": {"name": task.pod}})
 
-    def _judge(self, task: Task, pod: dict[str, Any]) -> None:
+    def _evaluate(self, task: Task, pod: dict[str, Any]) -> None:
         for name, size in task.asked.items():
             with contextlib.suppress(KeyError):
                 self._compare(pod, name, size, agents.said(pod, name)["total"])
         task.done = rig.phase(pod) == "Succeeded"
         if not task.done:
-            self._look_into(pod)
+            self._poll_into(pod)
         self.space.server.call("DELETE", self.space.path("pods", task.pod))
         if not task.done:
             task.attempt += 1
@@ -106,7 +106,7 @@ class Soak:
         if int(total) != wanted:
             self.mismatches.append((pod["metadata"]["name"], name, wanted, total))
 
-    def _look_into(self, pod: Mapping[str, Any]) -> None:
+    def _poll_into(self, pod: Mapping[str, Any]) -> None:
         """Classify a failed pod: a failure while a server was down does not count."""
         created = datetime.datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
         excused = self.killer.was_away(created.timestamp(), time.time())

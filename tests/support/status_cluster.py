@@ -198,11 +198,11 @@ def until(
 
 def lines() -> dict[str, list[int]]:
     """Return plausible history lines of some minutes."""
-    looks = range(history.POINTS)
+    samples = range(history.POINTS)
     return {
-        "allocated": [480 + look + round(60 * math.sin(look / 6)) for look in looks],
-        "memory": [440 + look // 2 for look in looks],
-        "waiting": [max(look // 15, look // 8 - 4) for look in looks],
+        "allocated": [480 + number + round(60 * math.sin(number / 6)) for number in samples],
+        "memory": [440 + number // 2 for number in samples],
+        "waiting": [max(number // 15, number // 8 - 4) for number in samples],
     }
 
 

@@ -24,7 +24,7 @@ GIB = 1 << 30
 MODEL = "NVIDIA H100 80GB HBM3"
 NAME = "gpu-node-7"
 AT = 1_795_343_520.0  # 2026-11-22, 10:32
-LOOKS = 70
+SAMPLES = 70
 TROUBLES = (("agent", ""), ("kubelet", ""))
 
 
@@ -83,9 +83,9 @@ EVENTS = (
 class Node:
     """The agent's data sources, and the recorded history."""
 
-    def __init__(self, tenants: tuple[Tenant, ...] = TENANTS, looks: int = LOOKS) -> None:
+    def __init__(self, tenants: tuple[Tenant, ...] = TENANTS, samples: int = SAMPLES) -> None:
         self.tenants = tenants
-        self.at = AT - looks * usage.PERIOD_SECONDS
+        self.at = AT - samples * usage.PERIOD_SECONDS
         self.grants = [_grant(number, tenant) for number, tenant in enumerate(tenants)]
         self._uses: Mapping[str, usage.Use] = {}
         self.recent = status_history.Recent(lambda: self.at)
@@ -107,21 +107,21 @@ class Node:
             ],
             audits=lambda: True,
         )
-        for look in range(looks):
-            self.look(look, looks - 1)
+        for number in range(samples):
+            self.sample(number, samples - 1)
         for minutes, event in zip((8, 4, 1), EVENTS, strict=True):
             self.at = AT - 60 * minutes
-            self.recent.tell(event)
+            self.recent.add_event(event)
         self.at = AT
 
-    def look(self, look: int, last: int) -> None:
+    def sample(self, number: int, last: int) -> None:
         """Sample the sources once, as the agent does each period."""
         self.at += usage.PERIOD_SECONDS
         self._uses = {
-            grant.id: _use(tenant, look, last)
+            grant.id: _use(tenant, number, last)
             for grant, tenant in zip(self.grants, self.tenants, strict=True)
         }
-        self.recent.look(self.sources)
+        self.recent.poll(self.sources)
 
     def document(self) -> dict[str, Any]:
         """Return the document of its status page."""
@@ -159,17 +159,17 @@ def _grant(number: int, tenant: Tenant) -> grants.Grant:
     )
 
 
-def _use(tenant: Tenant, look: int, last: int) -> usage.Use:
-    busy = max(tenant.busy + tenant.swing * math.sin(look / 3 + tenant.device), 0.0)
-    grown = min(1.0, 0.7 + look / 60)
+def _use(tenant: Tenant, number: int, last: int) -> usage.Use:
+    busy = max(tenant.busy + tenant.swing * math.sin(number / 3 + tenant.device), 0.0)
+    grown = min(1.0, 0.7 + number / 60)
     held = int(tenant.held * tenant.vmemory * grown) >> 20 << 20
     return usage.Use(
         ratio=round(busy, 3),
-        busy_seconds=round(busy * look * usage.PERIOD_SECONDS, 1),
+        busy_seconds=round(busy * number * usage.PERIOD_SECONDS, 1),
         held_bytes=0 if tenant.suspended else held,
-        refused=tenant.refused if look == last else 0,
-        waits=round(100 * tenant.waits * look),
-        waited_seconds=round(tenant.waits * look * usage.PERIOD_SECONDS, 1),
+        refused=tenant.refused if number == last else 0,
+        waits=round(100 * tenant.waits * number),
+        waited_seconds=round(tenant.waits * number * usage.PERIOD_SECONDS, 1),
         processes=1,
         suspended=tenant.suspended,
         host_bytes=held if tenant.suspended else 0,

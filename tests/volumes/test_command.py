@@ -139,7 +139,7 @@ def test_volumes_with_two_bases_need_an_output(root, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "problem"),
     [
         (["--output", ""], "--output '': must name a path, such as /var/lib/pyvgpu/driver"),
         (["--driver-root", ""], "--driver-root '': must name a path"),
@@ -147,10 +147,10 @@ def test_volumes_with_two_bases_need_an_output(root, tmp_path):
         (["elsewhere"], "unrecognized arguments: elsewhere"),
     ],
 )
-def test_invalid_arguments_are_refused(arguments, complaint):
+def test_invalid_arguments_are_refused(arguments, problem):
     done = mirror(*arguments)
     assert (done.returncode, done.stdout) == (64, "")
-    assert complaint in done.stderr
+    assert problem in done.stderr
     assert done.stderr.count("\n") == 1
 
 

@@ -148,7 +148,7 @@ def test_failed_write_of_the_specification_is_reported_and_retried(driver_folder
         followed.stop()
 
 
-class Looking:
+class ChangingFinder:
     """A finder that finds nothing and acts on each call; the second call ends the follower."""
 
     def __init__(self, folder, act):
@@ -178,7 +178,7 @@ class Restless(folder_watch.FolderWatch):
         return self.changes >= 0 or super().wait(seconds)
 
 
-def look_twice(mirrored, watched, finder):
+def poll_twice(mirrored, watched, finder):
     with watched:
         follower = driver_follower.DriverFollower(finder, mirrored, watched, lambda news: None)
         finder.stop = follower.stop
@@ -193,7 +193,7 @@ def look_twice(mirrored, watched, finder):
 
 def test_driver_is_examined_when_changes_have_ceased(tmp_path, mirrored):
     watched, seen = Restless(inotify=False), []
-    look_twice(mirrored, watched, Looking(tmp_path, lambda: seen.append(watched.changes)))
+    poll_twice(mirrored, watched, ChangingFinder(tmp_path, lambda: seen.append(watched.changes)))
     assert seen[0] == 5
     assert seen[1] < 0
 
@@ -203,7 +203,9 @@ def test_change_during_a_search_is_noticed(tmp_path, mirrored, inotify):
     def change():
         (tmp_path / "file").touch()
 
-    look_twice(mirrored, folder_watch.FolderWatch(inotify=inotify), Looking(tmp_path, change))
+    poll_twice(
+        mirrored, folder_watch.FolderWatch(inotify=inotify), ChangingFinder(tmp_path, change)
+    )
 
 
 def test_wake_ends_a_wait():

@@ -48,7 +48,7 @@ def test_reads_the_identity_of_a_library(file):
 
 
 @pytest.mark.parametrize(
-    ("content", "complaint"),
+    ("content", "problem"),
     [
         pytest.param(b"", "not an ELF library", id="empty"),
         pytest.param(b"#!/bin/sh\nexit 0\n", "not an ELF library", id="script"),
@@ -66,8 +66,8 @@ def test_reads_the_identity_of_a_library(file):
         pytest.param(library([], count=0xFFF0), "a damaged ELF file", id="more headers than file"),
     ],
 )
-def test_unsound_libraries_are_refused_with_the_reason(file, content, complaint):
-    with pytest.raises(elf.ElfError, match=complaint) as caught:
+def test_unsound_libraries_are_refused_with_the_reason(file, content, problem):
+    with pytest.raises(elf.ElfError, match=problem) as caught:
         elf.read_elf(file(content))
     assert "\n" not in str(caught.value)
 

@@ -150,7 +150,7 @@ def _circle(folder):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "exit_code", "complaint"),
+    ("spoil", "exit_code", "problem"),
     [
         pytest.param(_remove_all, 69, "no libcuda.so.1 in it", id="empty"),
         pytest.param(
@@ -194,9 +194,9 @@ def _circle(folder):
         pytest.param(_circle, 77, "cannot be read", id="a loop of symbolic links"),
     ],
 )
-def test_bad_folder_is_refused_with_the_reason(driver_folder, spoil, exit_code, complaint):
+def test_bad_folder_is_refused_with_the_reason(driver_folder, spoil, exit_code, problem):
     spoil(driver_folder)
-    with pytest.raises(errors.PyVgpuError, match=re.escape(complaint)) as caught:
+    with pytest.raises(errors.PyVgpuError, match=re.escape(problem)) as caught:
         find.find_driver(driver_folder.path)
     assert caught.value.exit_code == exit_code
     assert str(driver_folder.path) in str(caught.value)

@@ -130,7 +130,7 @@ def test_opposite_byte_order_is_refused(endianness):
 
 
 @pytest.mark.parametrize(
-    ("data", "complaint"),
+    ("data", "problem"),
     [
         pytest.param(b"", "not a loader's cache", id="empty"),
         pytest.param(b"#!/bin/sh\n" * 9, "not a loader's cache", id="script"),
@@ -159,12 +159,12 @@ def test_opposite_byte_order_is_refused(endianness):
         ),
     ],
 )
-def test_damage_is_reported_with_the_remedy(tmp_path, data, complaint):
+def test_damage_is_reported_with_the_remedy(tmp_path, data, problem):
     path = tmp_path / "ld.so.cache"
     path.write_bytes(data)
     with pytest.raises(ldcache.CacheError) as caught:
         ldcache.read(path)
-    assert complaint in str(caught.value)
+    assert problem in str(caught.value)
     assert "run ldconfig" in str(caught.value)
 
 

@@ -11,7 +11,8 @@ import pytest
 import rights
 
 from pyvgpu import errors
-from pyvgpu.volumes import catalogue, find, survey, volumeconf
+from pyvgpu.deviceplugin.gpu_manager import volume_conf
+from pyvgpu.volumes import catalogue, find, survey
 
 RELEASE = "580.65.06"
 OLDER = "570.86.15"
@@ -353,7 +354,7 @@ def test_32_bit_libraries_have_a_folder_of_their_own(machine):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "complaint"),
+    ("name", "content", "problem"),
     [
         pytest.param("libx.so.580.65.06", b"", "not an ELF library", id="empty"),
         pytest.param("libx.so.580.65.06", b"#!/bin/sh", "not an ELF library", id="script"),
@@ -363,12 +364,12 @@ def test_32_bit_libraries_have_a_folder_of_their_own(machine):
         pytest.param("lib\udcff.so.580.65.06", header(64, 62), "file of this name", id="no UTF-8"),
     ],
 )
-def test_invalid_library_is_left_out_with_a_remark(machine, name, content, complaint):
+def test_invalid_library_is_left_out_with_a_remark(machine, name, content, problem):
     machine.driver().put(f"{LIB}/{name}", content)
     found = machine.find()
     assert machine.files() == core(LIB)
     (remark,) = found.remarks
-    assert complaint in remark
+    assert problem in remark
     assert remark.isprintable()
 
 
@@ -379,7 +380,7 @@ def test_soname_that_is_not_a_file_name_is_not_linked(machine):
 
 
 @pytest.mark.parametrize(
-    ("target", "complaint"),
+    ("target", "problem"),
     [
         pytest.param("nowhere", "a dangling symbolic link", id="dangling"),
         pytest.param(
@@ -388,10 +389,10 @@ def test_soname_that_is_not_a_file_name_is_not_linked(machine):
         pytest.param("/proc/self/environ", "a dangling symbolic link", id="absolute"),
     ],
 )
-def test_link_out_of_the_root_is_dangling(machine, target, complaint):
+def test_link_out_of_the_root_is_dangling(machine, target, problem):
     machine.driver().link(f"{LIB}/libx.so.{RELEASE}", target)
     assert machine.files() == core(LIB)
-    assert complaint in machine.find().remarks[0]
+    assert problem in machine.find().remarks[0]
 
 
 def test_pipe_among_the_libraries_does_not_block(machine):
@@ -456,7 +457,7 @@ def test_programs_firmware_and_data_belong_to_the_driver(machine):
 def volume(name, libraries=(), binaries=()):
     document = {"name": name, "base": "/etc/gpu-manager/vdriver", "components": {}}
     document["components"] = {"libraries": list(libraries), "binaries": list(binaries)}
-    return volumeconf.parse({"volume": [document]})
+    return volume_conf.parse({"volume": [document]})
 
 
 def test_volume_has_only_the_files_it_names(machine):

@@ -68,7 +68,7 @@ def copy(released, tmp_path):
 
 
 def found(folder, key):
-    return distribution.complaints(folder, folder / distribution.PUBLIC)
+    return distribution.problems(folder, folder / distribution.PUBLIC)
 
 
 def test_assembled_release_is_consistent(released, key):
@@ -124,15 +124,15 @@ def test_missing_and_surplus_files_are_found(copy, key):
     bill.unlink()
     (copy / "notes.txt").write_text("x")
     distribution.seal(copy, key)
-    assert [complaint for complaint in found(copy, key) if "cdx" in complaint]
-    assert [complaint for complaint in found(copy, key) if complaint.startswith("notes.txt: ")]
+    assert [problem for problem in found(copy, key) if "cdx" in problem]
+    assert [problem for problem in found(copy, key) if problem.startswith("notes.txt: ")]
 
 
 def test_changed_file_is_found(copy, key):
     (chart,) = copy.glob("pyvgpu-*.tgz")
     chart.write_bytes(chart.read_bytes() + b"x")
-    (complaint,) = found(copy, key)
-    assert complaint.startswith(f"{chart.name}: its SHA-256 is ")
+    (problem,) = found(copy, key)
+    assert problem.startswith(f"{chart.name}: its SHA-256 is ")
 
 
 def test_signature_by_another_key_is_found(copy, tmp_path):
@@ -140,8 +140,8 @@ def test_signature_by_another_key_is_found(copy, tmp_path):
     public = tmp_path / "public.pem"
     shutil.copy(copy / distribution.PUBLIC, public)
     distribution.seal(copy, other)
-    (complaint,) = distribution.complaints(copy, public)
-    assert complaint.startswith(f"{distribution.SIGNATURE}: is not a signature of SHA256SUMS")
+    (problem,) = distribution.problems(copy, public)
+    assert problem.startswith(f"{distribution.SIGNATURE}: is not a signature of SHA256SUMS")
 
 
 def test_krew_manifest_of_another_archive_is_found(copy, key):
@@ -151,9 +151,9 @@ def test_krew_manifest_of_another_archive_is_found(copy, key):
     said["spec"]["version"] = "v9.9.9"
     manifest.write_text(yaml.safe_dump(said))
     distribution.seal(copy, key)
-    complaints = found(copy, key)
-    assert len(complaints) == 2
-    assert all(complaint.startswith(distribution.KREW) for complaint in complaints)
+    problems = found(copy, key)
+    assert len(problems) == 2
+    assert all(problem.startswith(distribution.KREW) for problem in problems)
 
 
 def test_files_of_another_version_are_found(copy, key):
@@ -178,8 +178,6 @@ def test_files_of_another_version_are_found(copy, key):
 )
 def test_key_and_address_are_checked_first(url, algorithm, wrong, tmp_path):
     file = new_key(tmp_path / "key", "-algorithm", *algorithm) if algorithm else "/nowhere"
-    complaints = distribution.unready(str(file), url)
-    assert len(complaints) == len(wrong)
-    assert all(
-        complaint.startswith(begin) for complaint, begin in zip(complaints, wrong, strict=True)
-    )
+    problems = distribution.unready(str(file), url)
+    assert len(problems) == len(wrong)
+    assert all(problem.startswith(begin) for problem, begin in zip(problems, wrong, strict=True))

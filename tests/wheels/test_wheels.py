@@ -96,7 +96,7 @@ def test_shim_needs_the_drivers_libraries_first_and_is_bound_at_once(binaries):
     assert elf_facts.is_bound_at_once(shim)
 
 
-def test_man_page_is_where_man_looks(wheel):
+def test_man_page_is_where_man_finds_it(wheel):
     (page,) = (
         name for name in wheel.namelist() if name.endswith(".data/data/share/man/man1/pyvgpu.1")
     )

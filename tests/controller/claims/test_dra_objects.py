@@ -154,11 +154,11 @@ def test_a_request_becomes_a_part(request_, part):
     assert wanted(request_) == dra_objects.ClaimRequest((part,))
 
 
-def test_unjudged_conditions_are_quoted():
+def test_unevaluated_conditions_are_quoted():
     cel = [{"cel": {"expression": "device.x  >\n 1"}}]
     request = make.request(50, "8Gi", deviceClassName="vgpu-h100", selectors=cel)
     found = wanted(request, constraints=[{"matchAttribute": "pyvgpu.io/numa"}])
-    assert found.unjudged == (
+    assert found.unevaluated == (
         'request vgpu requires devices that match: device.driver == "pyvgpu.io" && true',
         "request vgpu requires devices that match: device.x > 1",
         "all devices must have the same pyvgpu.io/numa",
@@ -177,7 +177,7 @@ ATTRIBUTE = 'device.attributes["pyvgpu.io"]'
 
 
 @pytest.mark.parametrize(
-    ("request_", "partitions", "unjudged"),
+    ("request_", "partitions", "unevaluated"),
     [
         pytest.param(
             make.request(None, None, deviceClassName="vgpu-mig"), [partition("*")], (), id="any"
@@ -211,8 +211,8 @@ ATTRIBUTE = 'device.attributes["pyvgpu.io"]'
         ),
     ],
 )
-def test_requests_of_mig_partitions(request_, partitions, unjudged):
-    assert wanted(request_) == dra_objects.ClaimRequest((), unjudged, tuple(partitions))
+def test_requests_of_mig_partitions(request_, partitions, unevaluated):
+    assert wanted(request_) == dra_objects.ClaimRequest((), unevaluated, tuple(partitions))
 
 
 def test_request_of_more_than_a_gpu_is_refused():
@@ -224,7 +224,7 @@ def test_the_first_alternative_is_explained_and_admin_access_is_ignored():
     alternatives = [make.request(size, "1Gi")["exactly"] for size in (70, 30)]
     found = wanted({"name": "r", "firstAvailable": alternatives})
     assert found.parts == (pod_request.ContainerRequest(APP, 70, 1024),)
-    assert found.unjudged == ("request r has 2 alternatives; this is the first",)
+    assert found.unevaluated == ("request r has 2 alternatives; this is the first",)
     assert wanted(make.request(None, None, adminAccess=True)) == dra_objects.ClaimRequest(())
 
 

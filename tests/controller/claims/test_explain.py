@@ -62,26 +62,26 @@ def test_a_pending_pod_gets_the_reason_for_each_device(small, ask):
     assert found["claims"] == ["claim gpu: p-gpu-1 waits for devices"]
 
 
-def test_unjudged_selectors_are_quoted_and_free_capacity_is_reported(small, ask):
+def test_unevaluated_selectors_are_quoted_and_free_capacity_is_reported(small, ask):
     cel = [{"cel": {"expression": 'device.attributes["pyvgpu.io"].numa == 1'}}]
     small[0].put(POD, WAITS)
     asked = make.request(20, "2Gi", selectors=cel)
     small[0].put(f"{CLAIMS}/p-gpu-1", make.claim("p-gpu-1", asked))
     out = ask()[1]
-    assert "not judged here: request vgpu requires devices that match: device.attr" in out
+    assert "not evaluated here: request vgpu requires devices that match: device.attr" in out
     assert "there is room: kube-scheduler has not retried since, or something else" in out
 
 
-def test_for_generated_claims_the_pods_annotations_are_judged(small, ask):
+def test_for_generated_claims_the_pods_annotations_are_evaluated(small, ask):
     entry = {"name": "vgpu-main", "resourceClaimTemplateName": "pyvgpu-share-1"}
-    wishes = {"pyvgpu.io/device-models": "H100"}
-    pod = make.pod("p", entry, statuses=(("vgpu-main", "c"),), annotations=wishes)
+    annotations = {"pyvgpu.io/device-models": "H100"}
+    pod = make.pod("p", entry, statuses=(("vgpu-main", "c"),), annotations=annotations)
     small[0].put(POD, pod)
     cel = [{"cel": {"expression": "generated"}}]
     small[0].put(f"{CLAIMS}/c", make.claim("c", make.request(20, "2Gi", selectors=cel)))
     out = ask()[1]
     assert "is a Tesla T4, not H100" in out
-    assert "not judged" not in out
+    assert "not evaluated" not in out
 
 
 def test_a_claim_that_was_not_created_has_a_reason(small, ask):
@@ -172,22 +172,24 @@ def test_a_place_for_a_mig_partition_is_reported(divided, ask):
     assert "there is room: kube-scheduler has not retried since" in out
 
 
-def test_partitions_beside_shares_are_not_judged(divided, ask):
+def test_partitions_beside_shares_are_not_evaluated(divided, ask):
     both = {**make.request(None, None, **MIG), "name": "mig"}
     claim = make.claim("p-gpu-1", make.request(50, "2Gi"), both)
     divided.put(f"{CLAIMS}/p-gpu-1", claim)
     out = ask()[1]
     assert out.startswith("team/p asks for 50 vcore and 2GiB")
-    assert "not judged here: MIG partitions (profile: 3g.40gb), beside its other requests" in out
+    assert (
+        "not evaluated here: MIG partitions (profile: 3g.40gb), beside its other requests" in out
+    )
 
 
-def test_one_of_several_profiles_is_judged(divided, ask):
+def test_one_of_several_profiles_is_evaluated(divided, ask):
     two = make.request(None, None, deviceClassName="vgpu-mig")
     claim = make.claim("p-gpu-1", make.request(None, None, **MIG), {**two, "name": "any"})
     divided.put(f"{CLAIMS}/p-gpu-1", claim)
     out = ask()[1]
     assert out.startswith("team/p asks for a MIG instance of any profile\n")
-    assert "not judged here: MIG partitions (profile: 3g.40gb)" in out
+    assert "not evaluated here: MIG partitions (profile: 3g.40gb)" in out
 
 
 def test_whole_devices_requested_by_a_limit_are_explained(small, ask):

@@ -144,12 +144,12 @@ def test_several_devices_are_distinct_and_satisfy_the_topology_policy(need, near
 
 
 def test_the_spare_time_policy_is_the_claims_configuration():
-    wish = elastic.TimeSharing(quota.TimePolicy.ELASTIC, 80)
-    (found,) = devices(HALF, wish=wish)["config"]
+    time_sharing = elastic.TimeSharing(quota.TimePolicy.ELASTIC, 80)
+    (found,) = devices(HALF, time_sharing=time_sharing)["config"]
     assert found["opaque"]["driver"] == "pyvgpu.io"
-    assert elastic.read_parameters(found["opaque"]["parameters"]) == wish
+    assert elastic.read_parameters(found["opaque"]["parameters"]) == time_sharing
     assert "config" not in devices(HALF)
-    assert "config" not in devices(one(100, 0), wish=wish)
+    assert "config" not in devices(one(100, 0), time_sharing=time_sharing)
 
 
 def test_a_templates_name_is_a_hash_of_its_spec():

@@ -9,8 +9,7 @@ import waiting
 
 from pyvgpu import errors
 from pyvgpu.controller.claims import claim_admission, claim_totals
-from pyvgpu.controller.webhook import review
-from pyvgpu.controller.webhook import total_validation as judging
+from pyvgpu.controller.webhook import review, total_validation
 
 GIB = 1 << 30
 Amount, Reserved, Total = claim_totals.Amount, claim_totals.ReservedClaim, claim_totals.Total
@@ -189,7 +188,7 @@ def test_the_namespace_owns_its_ledger(small, keeper):
     assert small[0].read(LEDGER)["metadata"]["ownerReferences"] == [owner]
 
 
-def test_a_dry_run_is_judged_and_not_counted(small, keeper):
+def test_a_dry_run_is_evaluated_and_not_counted(small, keeper):
     assert not admit(keeper, "a", dry_run=True)
     assert not any(path.startswith("/api/v1/namespaces/pyvgpu") for _, path in posted(small[0]))
 
@@ -297,9 +296,9 @@ def test_a_claim_that_cannot_be_counted_is_refused(error, code):
         raise error
 
     kind = "resourceclaims.resource.k8s.io"
-    answer = judging.validation(fail)(
+    answer = total_validation.validation(fail)(
         review.AdmissionRequest("u", "CREATE", kind, "team", third("a"))
     )
     assert (bool(answer.refusal), answer.code) == (True, code)
     other = review.AdmissionRequest("u", "UPDATE", kind, "team", third("a"))
-    assert judging.validation(fail)(other) == review.Review()
+    assert total_validation.validation(fail)(other) == review.Review()

@@ -228,9 +228,9 @@ class Cluster(RuleBasedStateMachine):
     def the_index_agrees_with_a_direct_search(self):
         for ask in ASKS[:4]:
             shape = pod_request.read(pods.pod("x", *ask)).shape
-            known = self.index.look(shape)
+            known = self.index.results_of(shape)
             for name, info in self.cache.nodes.items():
-                assert known.why(name) is onebyone.judge(
+                assert known.why(name) is onebyone.evaluate(
                     info, pod_request.pod_of(shape, info.unit or 1)
                 )
 
@@ -301,7 +301,7 @@ class Cluster(RuleBasedStateMachine):
         return pod_request.read(self.pods[name], (pods.KEY,))
 
     def land(self, uid):
-        """Do a bind request if its pod still exists and has no node; tell whether it was done."""
+        """Do a bind request if its pod still exists and has no node; return whether it did."""
         name, node, shares = self.asked.pop(uid)
         thing = self.pods.get(name)
         if thing is None or thing["metadata"]["uid"] != uid or "nodeName" in thing["spec"]:

@@ -30,10 +30,10 @@ class BinderRig:
 
     def make(self, name, *ask, **more):
         self.api.put(make.path(name), make.pod(name, *ask, **more))
-        return self.judge(name)
+        return self.evaluate(name)
 
-    def judge(self, name):
-        return binding.JudgedPod.of(self.api.read(make.path(name)), [KEY])
+    def evaluate(self, name):
+        return binding.EvaluatedPod.of(self.api.read(make.path(name)), [KEY])
 
     def watch(self, name):
         """Update the cache with the API server's state of a pod."""
@@ -79,7 +79,7 @@ def test_a_pod_with_gpu_managers_resources_gets_its_annotations_too(rig, minors)
     thing["spec"]["containers"] = [none, one]
     thing["spec"]["initContainers"] = [two]  # gpu-manager does not support it
     rig.api.put(make.path("a"), thing)
-    rig.binder.bind(rig.judge("a"), NODE)
+    rig.binder.bind(rig.evaluate("a"), NODE)
     noted = rig.api.read(make.path("a"))["metadata"]["annotations"]
     (share,) = rig.api.choice("a").containers["one"]
     assert noted[f"{GAIA}gpu-idx-1"] == (str(minors[share.uuid]) if minors else "")
@@ -106,7 +106,7 @@ def test_two_pods_never_get_the_same_of_a_device(rig):
 
 @pytest.mark.parametrize("change", ["gone", "another", "bound elsewhere", "leaving"])
 def test_a_pod_that_is_no_longer_pending_is_not_bound_and_holds_nothing(rig, change):
-    judged = rig.make("a")
+    evaluated = rig.make("a")
     thing = make.pod("a")
     if change == "gone":
         rig.api.delete(make.path("a"))
@@ -119,80 +119,80 @@ def test_a_pod_that_is_no_longer_pending_is_not_bound_and_holds_nothing(rig, cha
     if change != "gone":
         rig.api.put(make.path("a"), thing)
     with pytest.raises(binding.NotBoundError):
-        rig.binder.bind(judged, NODE)
+        rig.binder.bind(evaluated, NODE)
     assert rig.free() == [100, 100]
 
 
 def test_a_modified_pod_is_read_again_and_bound(rig):
-    judged = rig.make("a")
+    evaluated = rig.make("a")
     changed = make.pod("a")
     changed["metadata"]["labels"] = {"x": "y"}
     rig.api.put(make.path("a"), changed)
-    rig.binder.bind(judged, NODE)
+    rig.binder.bind(evaluated, NODE)
     assert rig.api.bound == [("a", NODE)]
 
 
 def test_a_pod_whose_request_has_changed_is_not_bound(rig):
-    judged = rig.make("a")
+    evaluated = rig.make("a")
     rig.api.put(make.path("a"), make.pod("a", 60))
     with pytest.raises(binding.NotBoundError):
-        rig.binder.bind(judged, NODE)
+        rig.binder.bind(evaluated, NODE)
     assert rig.free() == [100, 100]
 
 
 @pytest.mark.parametrize("code", [400, 403, 422, 429])
 def test_a_refused_bind_releases_its_devices(rig, code):
-    judged = rig.make("a")
+    evaluated = rig.make("a")
     rig.api.refusing["POST"] = [code]
     with pytest.raises(binding.NotBoundError):
-        rig.binder.bind(judged, NODE)
+        rig.binder.bind(evaluated, NODE)
     assert rig.free() == [100, 100]
-    rig.binder.bind(rig.judge("a"), NODE)
+    rig.binder.bind(rig.evaluate("a"), NODE)
     assert rig.api.bound == [("a", NODE)]
 
 
 @pytest.mark.parametrize("code", [500, 503, 504])
 def test_a_bind_that_may_have_been_done_stays_reserved(rig, code):
-    judged = rig.make("a")
+    evaluated = rig.make("a")
     rig.api.refusing["POST"] = [code]
     with pytest.raises(binding.NotBoundError, match="unknown whether"):
-        rig.binder.bind(judged, NODE)
+        rig.binder.bind(evaluated, NODE)
     assert rig.free() == [50, 100]
     with pytest.raises(binding.NotBoundError, match="not known yet"):
-        rig.binder.bind(rig.judge("a"), NODE)  # the first bind could still be done
+        rig.binder.bind(rig.evaluate("a"), NODE)  # the first bind could still be done
     assert rig.free() == [50, 100]
 
 
 def test_a_bind_whose_answer_was_lost_is_detected(rig):
-    judged = rig.make("a")
+    evaluated = rig.make("a")
     rig.api.lose = ["after"]
     with pytest.raises(binding.NotBoundError):
-        rig.binder.bind(judged, NODE)
-    rig.binder.bind(rig.judge("a"), NODE)
+        rig.binder.bind(evaluated, NODE)
+    rig.binder.bind(rig.evaluate("a"), NODE)
     assert rig.api.bound == [("a", NODE)]
     rig.watch("a")
     assert rig.free() == [50, 100]
 
 
 def test_a_lost_bind_is_void_once_the_pod_has_changed(rig):
-    judged = rig.make("a")
+    evaluated = rig.make("a")
     rig.see_node(make.node("node-2"))
     rig.api.lose = ["before"]
     with pytest.raises(binding.NotBoundError):
-        rig.binder.bind(judged, NODE)
+        rig.binder.bind(evaluated, NODE)
     marked = make.pod("a")
     marked["status"]["conditions"] = [{"type": "PodScheduled", "status": "False"}]
     rig.api.put(make.path("a"), marked)  # like kube-scheduler in this case
-    rig.binder.bind(rig.judge("a"), "node-2")
+    rig.binder.bind(rig.evaluate("a"), "node-2")
     assert rig.free() == [100, 100]
     assert rig.api.bound == [("a", "node-2")]
 
 
 def test_an_unanswered_bind_is_resolved_after_its_deadline(rig, monkeypatch):
-    judged = rig.make("a")
+    evaluated = rig.make("a")
     rig.api.lose = ["before"]
     with pytest.raises(binding.NotBoundError):
-        rig.binder.bind(judged, NODE)
+        rig.binder.bind(evaluated, NODE)
     assert rig.binder.resolve() == 0  # before its deadline
     now = binding.time.monotonic()
     monkeypatch.setattr(binding.time, "monotonic", lambda: now + 20)
@@ -204,16 +204,16 @@ def test_an_unanswered_bind_is_resolved_after_its_deadline(rig, monkeypatch):
 
 
 def test_a_replica_that_lost_the_lease_binds_nothing(rig):
-    judged = rig.make("a")
+    evaluated = rig.make("a")
     rig.leads = False
     with pytest.raises(binding.NotBoundError, match="another replica is the leader"):
-        rig.binder.bind(judged, NODE)
+        rig.binder.bind(evaluated, NODE)
     assert rig.free() == [100, 100]
     assert not rig.api.asked
 
 
 def test_of_two_concurrent_binds_of_a_pod_one_is_refused(rig):
-    judged = rig.make("a")
+    evaluated = rig.make("a")
     entered, go_on = threading.Event(), threading.Event()
     reserve = rig.cache.reserve
 
@@ -223,11 +223,11 @@ def test_of_two_concurrent_binds_of_a_pod_one_is_refused(rig):
         return reserve(*given)
 
     rig.cache.reserve = slow
-    thread = threading.Thread(target=rig.binder.bind, args=(judged, NODE))
+    thread = threading.Thread(target=rig.binder.bind, args=(evaluated, NODE))
     thread.start()
     assert entered.wait(30)
     with pytest.raises(binding.NotBoundError, match="already"):
-        rig.binder.bind(judged, NODE)
+        rig.binder.bind(evaluated, NODE)
     go_on.set()
     thread.join()
     rig.binder.drain()

@@ -35,7 +35,7 @@ def test_it_is_added_to_the_secret_without_touching_other_entries(own):
     api, connection = own
     before = texts(api)
     one = callers.Callers(connection, PLACE, lambda: NOW)
-    one.look()
+    one.poll()
     after = texts(api)
     assert before.items() <= after.items()
     assert after.keys() - before.keys() == {"client.crt", "client.key"}
@@ -45,9 +45,9 @@ def test_it_is_added_to_the_secret_without_touching_other_entries(own):
 
 def test_it_is_the_same_for_all_replicas_and_for_years(own):
     api, connection = own
-    callers.Callers(connection, PLACE, lambda: NOW).look()
+    callers.Callers(connection, PLACE, lambda: NOW).poll()
     made = texts(api)["client.crt"]
-    callers.Callers(connection, PLACE, lambda: NOW + 5 * YEAR).look()
+    callers.Callers(connection, PLACE, lambda: NOW + 5 * YEAR).poll()
     assert texts(api)["client.crt"] == made
 
 
@@ -58,7 +58,7 @@ def test_with_a_lifetime_it_is_renewed_before_it_ends(own):
     made = []
     for days in (0, 59, 61, 119, 150):
         now[0] = NOW + days * day
-        one.look()
+        one.poll()
         made.append(texts(api)["client.crt"])
         (loaded,) = x509.load_pem_x509_certificates(made[-1].encode())
         assert now[0] < loaded.not_valid_after_utc <= now[0] + 90 * day
@@ -68,9 +68,9 @@ def test_with_a_lifetime_it_is_renewed_before_it_ends(own):
 
 def test_a_lasting_certificate_is_replaced_once_it_has_a_lifetime(own):
     api, connection = own
-    callers.Callers(connection, PLACE, lambda: NOW).look()
+    callers.Callers(connection, PLACE, lambda: NOW).poll()
     lasting = texts(api)["client.crt"]
-    callers.Callers(connection, PLACE, lambda: NOW, datetime.timedelta(days=90)).look()
+    callers.Callers(connection, PLACE, lambda: NOW, datetime.timedelta(days=90)).poll()
     assert texts(api)["client.crt"] != lasting
 
 
@@ -78,11 +78,11 @@ def test_a_lasting_certificate_is_replaced_once_it_has_a_lifetime(own):
 def test_a_damaged_entry_is_replaced(own, name):
     api, connection = own
     one = callers.Callers(connection, PLACE, lambda: NOW)
-    one.look()
+    one.poll()
     secret = api.read(PLACE.secret)
     secret["data"][name] = base64.b64encode(b"nonsense").decode()
     api.put(PLACE.secret, secret)
-    one.look()
+    one.poll()
     found = texts(api)
     bundle = serving_certificate.read_bundle(api.read(PLACE.secret))
     assert certificates.is_client(bundle, found["client.crt"], found["client.key"], NOW)
@@ -93,7 +93,7 @@ def test_without_an_authority_nothing_is_issued(small):
     api.put(PLACE.secret, {"metadata": {"name": PLACE.name}})
     one = callers.Callers(connection, PLACE, lambda: NOW)
     with pytest.raises(errors.UnavailableError, match="own certificate must be made first"):
-        one.look()
+        one.poll()
     assert not one.ready.is_set()
     assert "data" not in api.read(PLACE.secret)
 
@@ -103,8 +103,8 @@ def test_the_first_replicas_certificate_wins(own):
     one, other = (callers.Callers(connection, PLACE, lambda: NOW) for _ in range(2))
     api.refusing["PUT"] = [409]
     with pytest.raises(errors.UnavailableError, match="409"):
-        one.look()
-    other.look()
+        one.poll()
+    other.poll()
     made = texts(api)["client.crt"]
-    one.look()
+    one.poll()
     assert texts(api)["client.crt"] == made

@@ -194,11 +194,11 @@ def test_skewed_clocks_change_neither_the_leader_nor_the_validity_of_choices(clu
     fast = start("fast", **wrong_by(1800)).until_ready()
     lease = leases.path("pyvgpu", "pyvgpu-scheduler")
 
-    def looked():
+    def polled():
         return api.asked.count(("GET", lease))
 
-    before = looked()
-    waiting.wait_until(lambda: looked() >= before + 2)  # it has seen a lease renewed an hour ago
+    before = polled()
+    waiting.wait_until(lambda: polled() >= before + 2)  # it has seen a lease renewed an hour ago
     create(api, "a", "b")
     assert slow.schedule("a", "node-1") == ""
     assert slow.end()[0] == 0

@@ -16,7 +16,7 @@ SHIPPED = yaml.safe_load(re.search(r"```yaml\n(.*?)```", PAGE.read_text(), re.DO
 
 
 def test_the_documented_configuration_is_valid():
-    assert config_check.judge(SHIPPED) == ()
+    assert config_check.check(SHIPPED) == ()
 
 
 def but(**changes):
@@ -84,9 +84,9 @@ def profiles(*percents):
     ],
 )
 def test_each_mistake_is_named(document, found, remedy):
-    (complaint,) = config_check.judge(document)
-    assert found in complaint.found
-    assert remedy in complaint.remedy
+    (problem,) = config_check.check(document)
+    assert found in problem.found
+    assert remedy in problem.remedy
 
 
 @pytest.mark.parametrize(
@@ -98,19 +98,19 @@ def test_each_mistake_is_named(document, found, remedy):
     ],
 )
 def test_equivalent_configurations_are_valid(document):
-    assert config_check.judge(document) == ()
+    assert config_check.check(document) == ()
 
 
 @pytest.mark.parametrize("document", [None, [], "x", 7, {}, {"kind": "Policy"}])
 def test_another_document_is_refused_with_the_rule(document):
     with pytest.raises(errors.DataError, match="must be KubeSchedulerConfiguration"):
-        config_check.judge(document)
+        config_check.check(document)
 
 
 @pytest.mark.parametrize("field", ["extenders", "profiles"])
 @pytest.mark.parametrize("value", [None, 7, "x", [None], [7], [{}], {}])
 def test_wrong_types_do_not_raise(field, value):
-    config_check.judge({**SHIPPED, field: value})
+    config_check.check({**SHIPPED, field: value})
 
 
 @pytest.mark.slow

@@ -78,11 +78,11 @@ def test_the_index_agrees_with_a_direct_search(taken, shapes):
 
 
 def compare(known, made, pod):
-    found = made.look(pod.shape)
+    found = made.results_of(pod.shape)
     for name in NAMES:
         info = known.nodes.get(name)
         wanted = pod_request.pod_of(pod.shape, info.unit or 1) if info else None
-        expected = onebyone.judge(info, wanted) if info else index.RefusalReason.UNKNOWN
+        expected = onebyone.evaluate(info, wanted) if info else index.RefusalReason.UNKNOWN
         assert found.why(name) is expected, name
         for policy in pod_request.NodePolicy:
             (points,) = made.score(pod.shape, policy, [name])
@@ -161,7 +161,7 @@ def test_more_shapes_and_more_changes_than_are_kept():
     known.listen(made.changed)
     many = [ask(f"p{at}", vcore=1 + at % 99, size=1 + at // 99) for at in range(100)]
     for pod in many:
-        made.look(pod.shape)
+        made.results_of(pod.shape)
     assert len(list(made.shapes())) == index.MOST_SHAPES
     for number in range(3000):
         known.see_node("n0", MACHINES[number % 2])

@@ -83,7 +83,7 @@ def test_explanation_names_profile_instances_free_slices_and_what_would_fit(know
     known.see_node("n1", pods.published())
     running(known, "a", "3g.40gb", 40)
     running(known, "b", "1g.20gb", 10)
-    found = wait_reasons.look(known, ask("p", vcore=40, size=4), every_device=True)
+    found = wait_reasons.find(known, ask("p", vcore=40, size=4), every_device=True)
     why = (
         "has no place for 3g.40gb beside 1g.20gb@2, 3g.40gb@4: it takes 4 memory slices from 0 or "
         "4, free are 0-1; it has a place for 2g.20gb, 1g.20gb, 1g.10gb, 1g.10gb+me "
@@ -108,16 +108,16 @@ def test_explanation_suggests_amounts_if_no_profile_is_named(known):
     running(known, "a", "4g.40gb", 40)
     running(known, "b", "2g.20gb", 10)
     notes = {names.ISOLATION_ANNOTATION: "hardware"}
-    found = wait_reasons.look(known, ask("p", notes, vcore=40, size=4))
+    found = wait_reasons.find(known, ask("p", notes, vcore=40, size=4))
     assert found.near.remedies[-1] == "it asked for 19 vcore and 19968MiB"
     best = pods.pod("q", gpu_pods.container("main", 19, 19968 // 256), notes=notes)
     best = pod_request.read(best)
-    assert wait_reasons.look(known, best).fitting == ("n0",)
+    assert wait_reasons.find(known, best).fitting == ("n0",)
 
 
 def test_explanation_without_gpus_for_instances_says_so():
     known = cache.Cache()
     known.see_node("n0", pods.published())
-    found = wait_reasons.look(known, ask("p"))
+    found = wait_reasons.find(known, ask("p"))
     assert "GPUs for MIG instances: none; agent.dynamicMig (--dynamic-mig)" in found.text()
-    assert wait_reasons.look(known, ask("q", {}, vcore=100, size=None)).divided is None
+    assert wait_reasons.find(known, ask("q", {}, vcore=100, size=None)).divided is None

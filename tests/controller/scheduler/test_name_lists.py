@@ -49,14 +49,16 @@ def question(asked, way, note="", key="NodeNames", last=True):
     return text.encode("utf-8", "surrogatepass")
 
 
-def looked_up(asked):
+def expected_codes(asked):
     """Return for each name why the pod does not fit there, by a direct search."""
     infos = known().nodes
     found = {}
     for name in asked:
         info, why = infos.get(name), index.RefusalReason.UNKNOWN
         if info is not None:
-            why = onebyone.judge(info, pod_request.pod_of(pod_request.read(POD).shape, info.unit))
+            why = onebyone.evaluate(
+                info, pod_request.pod_of(pod_request.read(POD).shape, info.unit)
+            )
         found[name] = why
     return found
 
@@ -71,7 +73,7 @@ def test_an_answer_has_the_fitting_nodes_and_the_others_reasons(asked, way, note
     except UnicodeError:
         return
     answering = verbs.Verbs(extender.Decider(known()), None, tuple, tuple, ())
-    expected = looked_up(asked)
+    expected = expected_codes(asked)
     for ask, field in (
         (answering.filter, "FailedAndUnresolvableNodes"),
         (answering.predicates, "FailedNodes"),
@@ -160,8 +162,8 @@ def test_a_roll_finds_the_names_that_it_has_numbered(taken):
     asked = [name for name, _ in taken]
     codes = bytes(range(1, 1 + len(expected) // 2))  # the others have no code
     wanted = [codes[it] if (it := expected.get(n, 99)) < len(codes) else 0 for n in asked]
-    assert list(roll.look(asked, codes, 0)) == wanted
-    assert list(roll.look(name_lists.of(asked), codes, 0)) == wanted
+    assert list(roll.lookup(asked, codes, 0)) == wanted
+    assert list(roll.lookup(name_lists.of(asked), codes, 0)) == wanted
 
 
 def test_deleted_nodes_are_dropped_after_a_while():
@@ -172,6 +174,6 @@ def test_deleted_nodes_are_dropped_after_a_while():
     for number in range(5 * index.MOST_GONE):
         found.see_node(f"n{number}", pods.published(1))
         found.forget_node(f"n{number - 1}")
-        assert made.look(pod.shape).fits(f"n{number}")
-        assert not made.look(pod.shape).fits(f"n{number - 1}")
+        assert made.results_of(pod.shape).fits(f"n{number}")
+        assert not made.results_of(pod.shape).fits(f"n{number - 1}")
     assert made.names < 2 * index.MOST_GONE

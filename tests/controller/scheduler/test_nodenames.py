@@ -51,7 +51,7 @@ def test_a_name_without_a_number_or_code_gets_the_default_code():
         table.add(name, number)
     found = bytearray(6)
     names = nodenames.NameList(b'"b","","abcdefghi","abcdefgh","b", "c"')
-    table.look(names, b"\7\10\11", 1, found)
+    table.lookup(names, b"\7\10\11", 1, found)
     assert bytes(found) == b"\7\10\1\11\7\1"
 
 
@@ -84,7 +84,7 @@ def test_fewer_codes_than_names_are_refused():
     for wrong in (
         lambda: names.write(b"\0", {0: (b"", b"")}),
         lambda: names.only(b"\0", 0),
-        lambda: nodenames.NameTable().look(names, b"", 0, bytearray(1)),
+        lambda: nodenames.NameTable().lookup(names, b"", 0, bytearray(1)),
     ):
         with pytest.raises(ValueError, match="fewer codes than names"):
             wrong()
@@ -96,7 +96,7 @@ def test_a_large_table_finds_all_its_names_and_no_others():
         table.add(b"node-%d" % number, number)
     names = [b'"node-%d"' % number for number in range(2 * MANY)]
     found = bytearray(2 * MANY)
-    table.look(nodenames.NameList(b",".join(names)), codes, 255, found)
+    table.lookup(nodenames.NameList(b",".join(names)), codes, 255, found)
     assert bytes(found) == codes + b"\xff" * MANY
 
 
@@ -105,7 +105,7 @@ def test_names_of_thousands_of_characters_fit():
     for number, letter in enumerate((b"a", b"b", b"c")):
         table.add(letter * 20_000, number)
     text = b",".join(b'"' + char * 20_000 + b'"' for char in (b"c", b"a", b"d"))
-    table.look(nodenames.NameList(text), b"\1\2\3", 9, found)
+    table.lookup(nodenames.NameList(text), b"\1\2\3", 9, found)
     assert bytes(found) == b"\3\1\11"
 
 
@@ -116,5 +116,5 @@ def test_names_differ_in_any_of_their_characters():
     others += [name[:at] for at in range(len(name))]
     text = b",".join(b'"' + other + b'"' for other in (*others, name))
     found = bytearray(len(others) + 1)
-    table.look(nodenames.NameList(text), b"\1", 2, found)
+    table.lookup(nodenames.NameList(text), b"\1", 2, found)
     assert bytes(found) == b"\2" * len(others) + b"\1"

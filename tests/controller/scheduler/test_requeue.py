@@ -50,7 +50,7 @@ def room(monkeypatch):
     thread.start()
     yield made
     stop.set()
-    made.requeuer.look()
+    made.requeuer.poll()
     thread.join(waiting.PROMPT)
     assert not thread.is_alive()
 
@@ -62,7 +62,7 @@ def nothing_more_is_written(room):
 
 def test_one_write_requeues_many_pods(room):
     room.those = ["n/a", "n/b", "n/c"]
-    room.requeuer.look()
+    room.requeuer.poll()
     assert room.own.written.get(timeout=waiting.PROMPT)
     nothing_more_is_written(room)
     room.has_counted_one()
@@ -72,13 +72,13 @@ def test_each_write_has_a_new_value_and_so_is_a_change(room):
     seen = set()
     for _ in range(3):
         room.those = ["n/a"]
-        room.requeuer.look()
+        room.requeuer.poll()
         seen.add(room.own.written.get(timeout=waiting.PROMPT))
     assert len(seen) == 3
 
 
 def test_nothing_is_written_while_no_pod_would_fit(room):
-    room.requeuer.look()
+    room.requeuer.poll()
     nothing_more_is_written(room)
     assert not room.counted
 
@@ -86,7 +86,7 @@ def test_nothing_is_written_while_no_pod_would_fit(room):
 def test_a_failed_write_is_retried_without_another_change(room):
     room.own.failing = 3
     room.those = ["n/a"]
-    room.requeuer.look()
+    room.requeuer.poll()
     assert room.own.written.get(timeout=waiting.PROMPT)
     nothing_more_is_written(room)
     room.has_counted_one()

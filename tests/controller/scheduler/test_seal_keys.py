@@ -32,7 +32,7 @@ def test_a_missing_key_is_created(small, there):
     if there:
         api.put(PLACE.secret, {"metadata": {"name": PLACE.name}})
     one = known(connection)
-    one.look()
+    one.poll()
     assert one.all() == (ONE,)
     assert api.read(PLACE.secret)["data"] == {"key": base64.b64encode(ONE).decode()}
     assert one.ready.is_set()
@@ -41,8 +41,8 @@ def test_a_missing_key_is_created(small, there):
 def test_replicas_agree_on_one_key(small):
     _, connection = small
     first, second = known(connection), known(connection, lambda count: TWO)
-    first.look()
-    second.look()
+    first.poll()
+    second.poll()
     assert second.all() == (ONE,)
 
 
@@ -55,7 +55,7 @@ def test_the_second_replica_takes_the_firsts_key(small):
         return ONE
 
     one = known(connection, slow)
-    one.look()
+    one.poll()
     assert one.all() == (TWO,)
 
 
@@ -65,7 +65,7 @@ def test_a_write_that_a_policy_denies_is_not_repeated(small, code):
     api.put(PLACE.secret, {"metadata": {"name": PLACE.name}})
     api.refusing = {"PUT": [code, code, code]}
     with pytest.raises(apiserver.ServerError):
-        known(connection).look()
+        known(connection).poll()
     assert [method for method, _ in api.asked].count("PUT") == 1
 
 
@@ -73,7 +73,7 @@ def test_the_entry_key_comes_first_and_all_are_accepted(small):
     api, connection = small
     put(api, a=TWO, key=ONE)
     one = known(connection)
-    one.look()
+    one.poll()
     assert one.all() == (ONE, TWO)
 
 
@@ -81,9 +81,9 @@ def test_an_emptied_secret_gets_the_same_key_again(small):
     api, connection = small
     put(api, key=TWO)
     one = known(connection)
-    one.look()
+    one.poll()
     api.put(PLACE.secret, {"metadata": {"name": PLACE.name}})
-    one.look()
+    one.poll()
     assert one.all() == (TWO,)
     assert api.read(PLACE.secret)["data"]["key"] == base64.b64encode(TWO).decode()
 
@@ -94,7 +94,7 @@ def test_an_invalid_key_is_refused_with_the_rule(small, text):
     api.put(PLACE.secret, {"metadata": {"name": PLACE.name}, "data": {"key": text}})
     one = known(connection)
     with pytest.raises(errors.DataError, match="agents/placement: entry key .* at least 32"):
-        one.look()
+        one.poll()
     assert not one.ready.is_set()
 
 
@@ -133,7 +133,7 @@ class Exchange:
             return None
 
     def believes(self, text):
-        """Tell whether the scheduler accepts it as the choice of a running pod."""
+        """Return whether the scheduler accepts it as the choice of a running pod."""
         pod = make.pod("p", noted={"pyvgpu.io/devices": text}, nodeName=CHOICE.node)
         return pod_request.read(pod, self.scheduler.all()).held is not None
 
@@ -142,12 +142,12 @@ class Exchange:
 def test_key_rotation_refuses_no_choice_whichever_side_reads_first(small, tmp_path, first):
     exchange = Exchange(*small, tmp_path)
     exchange.put(STEPS[0])
-    exchange.scheduler.look()
+    exchange.scheduler.poll()
     exchange.mount()
     before = exchange.seal()
     for step in STEPS[1:]:
         exchange.put(step)
-        readers = [exchange.scheduler.look, exchange.mount]
+        readers = [exchange.scheduler.poll, exchange.mount]
         for read in readers if first == "scheduler" else reversed(readers):
             sealed = exchange.seal()
             read()

@@ -17,7 +17,7 @@ def question(policy, version):
 
 
 @pytest.mark.parametrize("versions", [("1", "2"), (None, None), ("", ""), ("1", None)])
-def test_a_pod_that_has_changed_since_it_was_judged_is_parsed_again(versions):
+def test_a_pod_that_has_changed_since_it_was_evaluated_is_parsed_again(versions):
     known = cache.Cache()
     known.see_node("empty", pods.published(2))
     placed = {"u": {"main": (pods.share(0, 30, 1),)}}

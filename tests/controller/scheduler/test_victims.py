@@ -370,7 +370,7 @@ def test_no_smaller_set_of_no_higher_priority_suffices(taken, vcore):
         len(plan.victims),
     )
     assert (
-        pod_placement.complaint(
+        pod_placement.problem(
             datatypes.NodeDevices(
                 info.devices, tuple(info.held({victim.uid for victim in plan.victims}))
             ),

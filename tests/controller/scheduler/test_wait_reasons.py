@@ -36,7 +36,7 @@ def test_the_nearest_device_and_what_would_make_it_fit():
     known = cluster(
         *USED, nodes={"n0": pods.published(), "n1": None, "n2": pods.published(size=4)}
     )
-    found = wait_reasons.look(known, ask(), ["n0", "n1", "n2"])
+    found = wait_reasons.find(known, ask(), ["n0", "n1", "n2"])
     assert found.text() == (
         "team/one asks for 50 vcore and 8GiB\n"
         "  no device for 50 vcore and 8GiB: 1 node: not enough left on each device; "
@@ -80,19 +80,19 @@ def test_the_nearest_device_and_what_would_make_it_fit():
     ],
 )
 def test_the_nearest_device(those, pod, near):
-    assert str(wait_reasons.look(cluster(*those), pod).near) == near
+    assert str(wait_reasons.find(cluster(*those), pod).near) == near
 
 
 def test_the_suggested_request_fits():
     known = cluster(*USED)
-    found = wait_reasons.look(known, ask())
+    found = wait_reasons.find(known, ask())
     assert found.near.remedies[-1] == "it asked for 40 vcore and 8GiB"
-    assert wait_reasons.look(known, ask("two", 40, 8)).fitting == ("n0",)
+    assert wait_reasons.find(known, ask("two", 40, 8)).fitting == ("n0",)
 
 
 def test_every_device_has_a_row():
     nodes = {"n0": pods.published(), "n1": pods.published(devices=(device(0, cordoned=True),))}
-    found = wait_reasons.look(
+    found = wait_reasons.find(
         cluster(*USED, nodes=nodes), ask(), ["n1", "n0", "n9"], every_device=True
     )
     assert wait_reasons.table(found.rows()).splitlines() == [
@@ -119,7 +119,7 @@ def test_every_device_has_a_row():
 def test_an_invalid_annotation_is_shown():
     known = cache.Cache()
     known.see_node("n0", None, "pyvgpu.io/node-devices: is damaged: ValueError('x')")
-    (row,) = wait_reasons.look(known, ask(), every_device=True).rows()
+    (row,) = wait_reasons.find(known, ask(), every_device=True).rows()
     assert row == (
         "n0",
         "",
@@ -130,7 +130,7 @@ def test_an_invalid_annotation_is_shown():
 
 
 def test_a_pod_that_fits_has_no_nearest_device():
-    found = wait_reasons.look(cluster(), ask(), ["n0"])
+    found = wait_reasons.find(cluster(), ask(), ["n0"])
     assert found.text().endswith("1 node would fit, such as n0")
     assert found.near is None
 
@@ -172,14 +172,14 @@ def test_its_own_claim_is_no_reason_for_waiting(those, near):
 
 
 def test_an_invalid_request_is_explained():
-    found = wait_reasons.look(cluster(), ask(vcore=150))
+    found = wait_reasons.find(cluster(), ask(vcore=150))
     assert found.text().startswith("team/one: container main: vcore 150: above 100")
     assert found.event() == found.trouble
 
 
 def test_containers_are_named_as_in_the_pod():
     thing = pods.pod("x", pods.container("first", 70), pods.container("second", 200, None))
-    found = wait_reasons.look(
+    found = wait_reasons.find(
         cluster(nodes={"n0": pods.published(1)}), pod_request.read(thing), every_device=True
     )
     assert found.asked == "first: 70 vcore and 8GiB, second: 200 vcore"
@@ -188,7 +188,7 @@ def test_containers_are_named_as_in_the_pod():
 
 def test_a_share_of_several_devices_is_named_as_such():
     pod = ask(vcore=100, size=8, notes={"pyvgpu.io/device-count": "2"})
-    assert wait_reasons.look(cluster(), pod).asked == "100 vcore and 8GiB on 2 devices"
+    assert wait_reasons.find(cluster(), pod).asked == "100 vcore and 8GiB on 2 devices"
 
 
 def test_an_event_is_truncated_to_its_limit():
@@ -198,11 +198,11 @@ def test_an_event_is_truncated_to_its_limit():
         for at in range(40):
             pod = running(f"{'long-name-' * 20}{number}-{at}", at % 2, 4, 1, f"n{number}")
             known.see_pod(pod.key, pod)
-    found = wait_reasons.look(known, ask(vcore=60)).event()
+    found = wait_reasons.find(known, ask(vcore=60)).event()
     assert len(found.encode()) == wait_reasons.MOST_EVENT_BYTES
     assert found.startswith("no device for 60 vcore and 8GiB: 60 nodes: not enough left")
     assert found.endswith("...")
 
 
 def test_without_known_nodes_it_says_so():
-    assert wait_reasons.look(cache.Cache(), ask()).event().endswith("no node is known")
+    assert wait_reasons.find(cache.Cache(), ask()).event().endswith("no node is known")

@@ -151,17 +151,17 @@ def test_drift_is_counted_and_corrected(cluster, follow, monkeypatch):
     api.put("/api/v1/nodes/node-1", make.node("node-1"))
     bind(api, "a")
     followed = follow()
-    followed.drift.look(followed.stop)
+    followed.drift.poll(followed.stop)
     assert followed.drift.count == 0
     followed.cache.see_pod("n/a", None)  # as if a watch event had been lost
     ghost = make.pod("ghost", nodeName="node-1")
     followed.cache.see_pod("n/ghost", pod_request.read(ghost))
-    followed.drift.look(followed.stop)
+    followed.drift.poll(followed.stop)
     assert followed.drift.count == 2
     for path in PATHS:
         api.bookmark(path)
     followed.until(lambda known: free(known) == [50, 100])
-    followed.drift.look(followed.stop)
+    followed.drift.poll(followed.stop)
     assert followed.drift.count == 0
 
 
@@ -220,7 +220,7 @@ def test_comparison_holds_the_lock_for_one_object_at_a_time(monkeypatch, lost):
     turns = Turns(known)
     relists = []
     drift = cache_check.Drift(Lists(), known, lambda: [KEY], lambda: relists.append(1))
-    drift.look(threading.Event())
+    drift.poll(threading.Event())
     assert turns.all >= len(nodes) + len(pods)
     assert turns.most <= 2
     assert drift.count == {"nothing": 0, "all pods": 47, "all objects": 70}[lost]
@@ -254,7 +254,7 @@ def test_comparison_reads_small_pages(small, monkeypatch):
 
     monkeypatch.setattr(api, "answer", recorded)
     drift = cache_check.Drift(connection, cache.Cache(), lambda: [KEY], lambda: None)
-    drift.look(threading.Event())
+    drift.poll(threading.Event())
     assert {(path, limit) for path, limit in asked if path.endswith(("nodes", "pods"))} == {
         ("/api/v1/nodes", "100"),
         ("/api/v1/pods", "100"),

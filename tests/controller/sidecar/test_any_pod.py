@@ -115,7 +115,7 @@ def test_a_decision_writes_once_and_only_to_sidecars(pod, around):
             continue
         read = sidecar_pods.read(pod)
         marks = marking.mark(read)
-        assert main_completion.look(read, marks.mains).done
+        assert main_completion.read(read, marks.mains).done
         after = model.apply(pod, decision.patch.operations)
         mains = [entry.index for entry in marks.mains]
         for index in mains:

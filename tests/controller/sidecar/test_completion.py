@@ -8,7 +8,7 @@ from pyvgpu.controller.sidecar import main_completion, marking, sidecar_pods
 RUNNING, CREATED = make.running(), make.waiting()
 
 
-def look(*mains, **pod):
+def read(*mains, **pod):
     read = sidecar_pods.read(
         make.pod(
             *(make.container(f"main-{number}", status) for number, status in enumerate(mains)),
@@ -16,7 +16,7 @@ def look(*mains, **pod):
             **pod,
         )
     )
-    return main_completion.look(read, marking.mark(read).mains)
+    return main_completion.read(read, marking.mark(read).mains)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def look(*mains, **pod):
     ],
 )
 def test_done(policy, mains, done, succeeded):
-    moment = look(*mains, policy=policy)
+    moment = read(*mains, policy=policy)
     assert (moment.done, moment.succeeded) == (done, succeeded)
 
 
@@ -55,7 +55,7 @@ def test_done(policy, mains, done, succeeded):
     ],
 )
 def test_pods_that_kubelet_ends_are_left_to_it(pod, why):
-    moment = look(make.ended(0), **pod)
+    moment = read(make.ended(0), **pod)
     assert not moment.done
     assert why in moment.why
 
@@ -70,7 +70,7 @@ def test_pods_that_kubelet_ends_are_left_to_it(pod, why):
     ],
 )
 def test_unfinished_main_containers_have_a_reason(status, why):
-    assert why in look(status, policy="OnFailure").why
+    assert why in read(status, policy="OnFailure").why
 
 
 def rule(action, operator, *codes):
@@ -135,11 +135,11 @@ def test_a_containers_own_policy_and_rules_count(pod_policy, spec, code, done):
             make.container("main", make.ended(code), **spec), make.sidecar(), policy=pod_policy
         )
     )
-    assert main_completion.look(read, marking.mark(read).mains).done is done
+    assert main_completion.read(read, marking.mark(read).mains).done is done
 
 
 def test_since_is_the_end_of_the_last_main_container():
-    moment = look(
+    moment = read(
         make.ended(0, at="2026-11-21T10:00:05Z"), make.ended(0, at="2026-11-21T10:00:02Z")
     )
     assert moment.since.isoformat() == "2026-11-21T10:00:05+00:00"

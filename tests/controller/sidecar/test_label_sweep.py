@@ -14,7 +14,7 @@ def adopted(pod, *policies):
     found = label_sweep.Sweep(
         None, controller_settings.SidecarSettings(policies=policies), None, None, None
     )
-    operations = found.look(sidecar_pods.read(pod))
+    operations = found.operations_of(sidecar_pods.read(pod))
     return small_kubelet.apply(pod, operations)["metadata"].get("labels") if operations else None
 
 

@@ -48,9 +48,9 @@ def test_a_lease_that_is_deleted_already_is_no_failure(sweep):
 def test_leases_are_quiet_unless_a_renewal_was_seen_lately():
     beats = nodes.Beats()
     for name in ("never", "once", "late"):
-        beats.hear(name, "1", 0.0)
-    beats.hear("once", "2", 10.0)
-    beats.hear("late", "2", 100.0)
+        beats.observe(name, "1", 0.0)
+    beats.observe("once", "2", 10.0)
+    beats.observe("late", "2", 100.0)
     assert beats.quiet(60.0, 120.0) == ["never", "once"]
-    beats.hear("never", None, 120.0)
+    beats.observe("never", None, 120.0)
     assert beats.quiet(60.0, 120.0) == ["once"]

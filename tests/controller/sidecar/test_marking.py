@@ -161,9 +161,9 @@ def test_documentation_lists_every_variable():
         ("EXITS_ZERO", "no", "exits_zero", False),
     ],
 )
-def test_wishes(suffix, text, field, value):
+def test_options(suffix, text, field, value):
     environment = {f"SIDECAR_TERMINATION_{suffix}": text}
     marks = mark(make.container("main"), make.sidecar(environment=environment))
-    assert getattr(marks.wishes["log"], field) == value
+    assert getattr(marks.options["log"], field) == value
     refused = suffix in ("GRACE_SECONDS", "ORDER") and str(value) != text
     assert bool(marks.warnings) is refused

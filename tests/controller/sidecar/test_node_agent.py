@@ -135,9 +135,9 @@ def test_a_request_names_a_container_like_kubelet(small, begin, name):
 
 
 def quitting(name, grace, **more):
-    wishes = {"SIDECAR_TERMINATION_COMMAND": "quit", "SIDECAR_TERMINATION_GRACE_SECONDS": grace}
+    options = {"SIDECAR_TERMINATION_COMMAND": "quit", "SIDECAR_TERMINATION_GRACE_SECONDS": grace}
     main = make.container("main", make.running("containerd://main"))
-    side = make.sidecar("log", environment={**wishes, **more})
+    side = make.sidecar("log", environment={**options, **more})
     return make.pod(main, side, metadata={"name": name, "uid": name})
 
 
@@ -271,21 +271,21 @@ def test_an_odd_image_name_does_not_break_the_node_part(small, begin, image):
 class CountedImages(set[str]):
     """Images of a node, and how often the runtime was asked for one."""
 
-    looks = 0
+    polls = 0
 
     def __contains__(self, image: object) -> bool:
-        self.looks += 1
+        self.polls += 1
         return super().__contains__(image)
 
 
-def test_the_lease_is_written_when_a_report_changes_and_not_at_each_look(
+def test_the_lease_is_written_when_a_report_changes_and_not_at_each_poll(
     small, begin, monkeypatch
 ):
     api, _ = small
-    monkeypatch.setattr(node_agent, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(node_agent, "IMAGES_SECONDS", 0.0)
     runtime = begin()
     runtime.images = counted = CountedImages(runtime.images)
-    waiting.wait_until(lambda: counted.looks > 3)
+    waiting.wait_until(lambda: counted.polls > 3)
     lease_writes = [method for method, path in api.asked if "/leases" in path and method != "GET"]
     assert lease_writes == ["POST"]
     assert api.read(LEASE)["spec"]["leaseDurationSeconds"] == SETTINGS.lease_seconds

@@ -63,12 +63,12 @@ def test_a_node_with_a_wrong_clock_is_live_while_renewals_are_seen(hours):
 
 def test_a_leases_age_counts_from_the_last_renewal_seen():
     beats = nodes.Beats()
-    beats.hear("a", "10:00", 1.0)
+    beats.observe("a", "10:00", 1.0)
     assert beats.age("a", 5.0) is None  # it may be old
-    beats.hear("a", "10:10", 11.0)
-    beats.hear("a", "10:10", 20.0)  # another change, or a list
+    beats.observe("a", "10:10", 11.0)
+    beats.observe("a", "10:10", 20.0)  # another change, or a list
     assert beats.age("a", 21.0) == 10.0
-    beats.hear("a", None, 22.0)
+    beats.observe("a", None, 22.0)
     assert beats.age("a", 23.0) is None
 
 

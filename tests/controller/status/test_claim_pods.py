@@ -162,7 +162,7 @@ def test_pods_of_both_kinds_are_sorted_and_counted_together(page):
     found = explained(shown, "team/old", "team/p", "team/q")
     assert list(found) == ["team/q", "team/old", "team/p"]
     assert found["team/q"]["why"] == "queued by its schedulingGates: team/quota"
-    shown.look()
+    shown.poll()
     document = shown.document({})
     assert document["waiting"]["count"] == document["lines"]["waiting"][-1] == 3
 

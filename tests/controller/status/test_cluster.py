@@ -191,7 +191,7 @@ def test_the_day_counts_pods_that_wait(empty):
     status_cluster.put_node(api, "n")
     api.put(scheduling_api.path("p"), scheduling_api.pod("p", vcore=130, units=4))
     status_cluster.until(shown, lambda document: document["waiting"]["count"])
-    shown.look()
+    shown.poll()
     day = shown.document({})["day"]
     assert day["waiting"][-1] == 1
     assert len(day["waiting"]) == len(day["allocated"]) == len(day["memory"])

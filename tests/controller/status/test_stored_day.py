@@ -35,7 +35,7 @@ def storing(connection, clock=lambda: AT):
 
 @pytest.fixture(autouse=True)
 def _hasty(monkeypatch):
-    monkeypatch.setattr(stored_day, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(stored_day, "POLL_SECONDS", 0.01)
 
 
 @pytest.fixture

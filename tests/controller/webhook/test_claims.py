@@ -42,10 +42,10 @@ class Cluster:
         answer = self.ask(pod, namespace, **more)
         assert not answer.refusal
         changed = small_kubelet.apply(copy.deepcopy(pod), answer.operations)
-        assert not self.judge(changed, namespace)
+        assert not self.evaluate(changed, namespace)
         return changed
 
-    def judge(self, pod, namespace="team"):
+    def evaluate(self, pod, namespace="team"):
         asked = review.AdmissionRequest("u", "CREATE", "pods", namespace, pod)
         return devices.validation(self.rules, lambda: self.known)(asked).refusal
 
@@ -233,9 +233,9 @@ def test_a_refused_pod_gets_no_template_and_the_usual_message(pod):
     answer = cluster.ask(pod)
     assert not answer.operations
     assert not cluster.made
-    why = cluster.judge(pod)
+    why = cluster.evaluate(pod)
     assert why
-    assert why == Cluster(devices.DeviceRules()).judge(pod)
+    assert why == Cluster(devices.DeviceRules()).evaluate(pod)
 
 
 def test_a_dry_run_mutates_the_pod_and_creates_nothing():
@@ -281,13 +281,13 @@ PRIVILEGED = {"name": "x", "image": "a", "securityContext": {"privileged": True}
 def test_later_additions_are_validated_as_in_any_pod_with_devices():
     changed = Cluster().create(gpu.pod(gpu.container("main", 50, 4)))
     changed["spec"]["containers"].append(PRIVILEGED)
-    assert "securityContext.privileged true" in Cluster().judge(changed)
+    assert "securityContext.privileged true" in Cluster().evaluate(changed)
     changed["spec"]["containers"].pop()
     changed["spec"]["volumes"] = [HOST]
-    assert "hostPath /run" in Cluster().judge(changed)
+    assert "hostPath /run" in Cluster().evaluate(changed)
     whole = Cluster().create(gpu.pod(gpu.container("main", 100)))
     whole["spec"]["volumes"] = [HOST]
-    assert not Cluster().judge(whole)
+    assert not Cluster().evaluate(whole)
 
 
 def test_ephemeral_containers_are_validated_as_in_any_pod_with_devices():
@@ -318,7 +318,7 @@ def test_memory_in_another_unit_is_refused_without_a_claim(written):
     pod = gpu.pod(gpu.container("main", 30, written))
     assert not cluster.ask(pod).operations
     assert not cluster.made
-    assert re.search("(are 16 units|4Gi is 16) ", cluster.judge(pod))
+    assert re.search("(are 16 units|4Gi is 16) ", cluster.evaluate(pod))
 
 
 # MIG partitions.
@@ -379,7 +379,7 @@ def test_partitions_that_no_gpu_has_are_refused(annotations, vcore, why, schedul
     cluster = Cluster(rules, known=(T4, CUT))
     pod = gpu.pod(gpu.container("main", vcore, 4), annotations=annotations)
     answer = cluster.ask(pod)
-    assert (answer.refusal or cluster.judge(pod)).startswith(why)
+    assert (answer.refusal or cluster.evaluate(pod)).startswith(why)
     assert not cluster.made
 
 

@@ -350,15 +350,15 @@ def test_requests_that_differ_from_limits_are_refused():
 def test_mebibytes_alone_are_refused_for_the_missing_vcore():
     pod = gpu.pod(gpu.asking("a", {MIB_RESOURCE: "4096"}))
     changed = small_kubelet.apply(copy.deepcopy(pod), ask(pod).operations)
-    assert "vcore 0: must be from 1 to 99" in judged(changed)
+    assert "vcore 0: must be from 1 to 99" in evaluated(changed)
 
 
 def test_unconverted_mebibytes_are_never_admitted():
-    said = judged(gpu.pod(in_mebibytes(30, "4096")))
+    said = evaluated(gpu.pod(in_mebibytes(30, "4096")))
     assert f"{MIB_RESOURCE}: no node has that resource; the admission webhook converts it" in said
     assert said.endswith("valid would be pyvgpu.io/vmemory 16")
 
 
-def judged(pod):
+def evaluated(pod):
     asked = review.AdmissionRequest("u", "CREATE", "pods", "team", pod)
     return devices.validation(devices.DeviceRules(unit=UNIT), lambda: ())(asked).refusal

@@ -28,12 +28,12 @@ def mutate(pod, rules=RULES, known=BOTH):
     return small_kubelet.apply(copy.deepcopy(pod), answer.operations), answer
 
 
-def judge(pod, rules=RULES, known=BOTH, **more):
+def evaluate(pod, rules=RULES, known=BOTH, **more):
     return devices.validation(rules, lambda: known)(request(pod, **more))
 
 
 def refused(pod, rules=RULES, **more):
-    answer = judge(pod, rules, **more)
+    answer = evaluate(pod, rules, **more)
     assert answer.code == review.FORBIDDEN
     return answer.refusal
 
@@ -61,7 +61,7 @@ def test_a_share_gets_its_ratio_of_the_smallest_devices_memory(vcore, known, ann
             "pyvgpu.io/vcore": str(vcore),
             "pyvgpu.io/vmemory": str(vmemory),
         }
-    assert not judge(changed, known=known).refusal
+    assert not evaluate(changed, known=known).refusal
 
 
 def test_without_known_devices_the_configured_default_applies():
@@ -218,17 +218,17 @@ def test_values_of_the_suspend_annotation_are_checked():
         "pyvgpu.io/suspend 'no': must be keep, release or never, or absent"
     )
     for value in ("keep", "release", "never"):
-        assert not judge(noted(value)).refusal
+        assert not evaluate(noted(value)).refusal
 
 
 def test_a_request_larger_than_any_known_device_causes_a_warning():
     pod = gpu.pod(gpu.container("a", 50, 321))
-    answer = judge(pod)
+    answer = evaluate(pod)
     assert not answer.refusal
     (warning,) = answer.warnings
     assert warning.startswith("container a waits for a device with 80.2GiB: the largest that is")
-    assert not judge(pod, known=()).warnings
-    assert not judge(gpu.pod(gpu.container("a", 50, 320))).warnings
+    assert not evaluate(pod, known=()).warnings
+    assert not evaluate(gpu.pod(gpu.container("a", 50, 320))).warnings
 
 
 SHARE, WHOLE = gpu.container("a", 50, 8), gpu.container("a", 100)
@@ -257,13 +257,13 @@ def test_settings_that_bypass_limits_are_refused_with_devices(pod, why):
     assert refused(pod).startswith(why)
     assert bool(refused(pod)) is bool(why)
     everything = confines.Confines(("*",), ("*",), ("*",), ("/",))
-    assert not judge(pod, devices.DeviceRules(confines=everything)).refusal
+    assert not evaluate(pod, devices.DeviceRules(confines=everything)).refusal
 
 
 def test_mirrors_of_static_pods_are_not_refused():
     pod = gpu.pod(SHARE, PRIVILEGED, nodeName="n", **HOST)
     by_node = {"user": "system:node:n", "groups": ("system:nodes", "system:authenticated")}
-    assert not judge(pod, **by_node).refusal
+    assert not evaluate(pod, **by_node).refusal
     assert refused(pod, user="system:node:n")  # the username without the group
     assert refused(pod, groups=("system:nodes",))
 
@@ -325,10 +325,10 @@ def test_a_group_that_our_scheduler_does_not_know_is_refused(metadata, spec):
     pod["spec"] |= {**spec, "schedulerName": "gpu"}
     ours = devices.DeviceRules(schedulers=("gpu",))
     assert "valid would be the annotations pyvgpu.io/gang: train and" in refused(pod, ours)
-    assert not judge(pod).refusal  # another scheduler places it, which may know the group
+    assert not evaluate(pod).refusal  # another scheduler places it, which may know the group
     gang = {"pyvgpu.io/gang": "train", "pyvgpu.io/gang-size": "2"}
     pod["metadata"]["annotations"] = {**pod["metadata"].get("annotations", {}), **gang}
-    assert not judge(pod, ours).refusal
+    assert not evaluate(pod, ours).refusal
 
 
 def test_a_pod_group_of_kueue_is_admitted():
@@ -341,7 +341,7 @@ def test_a_pod_group_of_kueue_is_admitted():
         "schedulerName": "gpu",
         "schedulingGates": [{"name": "kueue.x-k8s.io/admission"}],
     }
-    assert not judge(pod, devices.DeviceRules(schedulers=("gpu",))).refusal
+    assert not evaluate(pod, devices.DeviceRules(schedulers=("gpu",))).refusal
 
 
 EVERYTHING = devices.DeviceRules(
@@ -376,7 +376,7 @@ def test_other_requests_are_admitted_unchanged(more):
 )
 def test_a_malformed_pod_is_left_to_the_api_server(pod):
     assert not devices.mutation(EVERYTHING, lambda: BOTH, gpu.no_claims)(request(pod)).operations
-    assert not judge(pod, EVERYTHING).refusal
+    assert not evaluate(pod, EVERYTHING).refusal
 
 
 def test_an_internal_error_refuses_the_pod_for_now():
@@ -420,11 +420,11 @@ def test_memory_of_init_containers_is_checked_with_the_agents_unit():
     pod = gpu.pod(gpu.container("a", 50, "4096"), initContainers=[gpu.container("i", 20, "2Gi")])
     assert refused(pod, rules).endswith("2Gi is 2048 (or pyvgpu.io/vmemory-mib: 2048)")
     pod["spec"]["initContainers"] = [gpu.container("i", 20, "2k")]
-    assert not judge(pod, rules).refusal
+    assert not evaluate(pod, rules).refusal
 
 
 def test_whole_devices_may_have_the_sum_of_their_memory():
-    assert not judge(gpu.pod(gpu.container("a", 800, 8 * 288 * 4))).refusal
+    assert not evaluate(gpu.pod(gpu.container("a", 800, 8 * 288 * 4))).refusal
 
 
 # MIG instances.
@@ -447,7 +447,7 @@ def test_instances_that_no_known_gpu_has_are_refused_with_the_valid_profiles(
     annotations, vcore, words
 ):
     pod = gpu.pod(gpu.container("a", vcore, 4), annotations=annotations)
-    answer = judge(pod, known=(T4, CUT))
+    answer = evaluate(pod, known=(T4, CUT))
     assert answer.code == review.FORBIDDEN
     assert words in answer.refusal
 
@@ -458,7 +458,7 @@ def test_instances_that_no_known_gpu_has_are_refused_with_the_valid_profiles(
 def test_instances_that_a_known_gpu_has_are_admitted(annotations):
     pod = gpu.pod(gpu.container("a", 10, 4), annotations=annotations)
     for known in ((T4, CUT), (mig_profiles.gpu(model="a100"), CUT), ()):
-        assert not judge(pod, known=known).refusal
+        assert not evaluate(pod, known=known).refusal
 
 
 # MPS.
@@ -476,14 +476,14 @@ def test_instances_that_a_known_gpu_has_are_admitted(annotations):
 def test_what_mps_cannot_give_is_refused(annotations, vcore, words):
     noted = {"pyvgpu.io/isolation": "mps", **annotations}
     units = 0 if vcore == 100 else 16
-    answer = judge(gpu.pod(gpu.container("a", vcore, units), annotations=noted))
+    answer = evaluate(gpu.pod(gpu.container("a", vcore, units), annotations=noted))
     assert answer.code == review.FORBIDDEN
     assert words in answer.refusal
 
 
 def test_a_share_under_mps_is_admitted():
     noted = {"pyvgpu.io/isolation": "mps", "pyvgpu.io/vcore-policy": "hard"}
-    assert not judge(gpu.pod(gpu.container("a", 50, 16), annotations=noted)).refusal
+    assert not evaluate(gpu.pod(gpu.container("a", 50, 16), annotations=noted)).refusal
 
 
 @pytest.mark.parametrize(
@@ -498,7 +498,7 @@ def test_a_share_under_mps_is_admitted():
 def test_volume_in_place_of_the_daemons_shared_memory_is_refused(isolation, place, refused):
     container = gpu.container("a", 50, 16)
     container["volumeMounts"] = [{"name": "own", "mountPath": place}]
-    answer = judge(gpu.pod(container, annotations={"pyvgpu.io/isolation": isolation}))
+    answer = evaluate(gpu.pod(container, annotations={"pyvgpu.io/isolation": isolation}))
     assert ("has a volume at /dev/shm" in answer.refusal) is refused
 
 

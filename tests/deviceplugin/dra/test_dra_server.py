@@ -26,7 +26,7 @@ class Refusing:
         pass
 
 
-class Looks:
+class Polls:
     """Triggers the checks of the sockets explicitly, instead of by time."""
 
     def __init__(self):
@@ -34,7 +34,7 @@ class Looks:
         self._over = False
 
     def wait(self, seconds):
-        assert seconds == dra_server.LOOK_SECONDS
+        assert seconds == dra_server.POLL_SECONDS
         self._done.release()
         assert self._wanted.acquire(timeout=PROMPT)
         return self._over
@@ -59,17 +59,17 @@ def claiming():
 
 
 @pytest.fixture
-def looks(claiming):
+def polls(claiming):
     """Run both sockets; return the trigger of their checks."""
     health = dra_server.Health()
     health.set({("node-1", "gpu-0"): "", ("node-1", "gpu-1"): "Xid 79"})
     sockets = dra_server.Sockets(claiming.registry, claiming.plugins, Refusing(), health)
-    looks = Looks()
-    thread = threading.Thread(target=sockets.run, args=(looks.wait,))
+    polls = Polls()
+    thread = threading.Thread(target=sockets.run, args=(polls.wait,))
     thread.start()
-    looks.first()
-    yield looks
-    looks.end()
+    polls.first()
+    yield polls
+    polls.end()
     thread.join()
     assert not list(claiming.registry.iterdir())
 
@@ -83,22 +83,22 @@ def answers(claiming):
         assert next(health) == {"gpu-0": (1, ""), "gpu-1": (2, "Xid 79")}
 
 
-def test_both_sockets_serve_kubelet(claiming, looks):
+def test_both_sockets_serve_kubelet(claiming, polls):
     answers(claiming)
-    looks.again()
+    polls.again()
     answers(claiming)
 
 
-def test_removed_sockets_are_recreated(claiming, looks):
+def test_removed_sockets_are_recreated(claiming, polls):
     (claiming.registry / "pyvgpu.io-reg.sock").unlink()
     (claiming.plugins / "pyvgpu.io" / "dra.sock").unlink()
-    looks.again()
+    polls.again()
     answers(claiming)
 
 
-def test_servers_that_stopped_accepting_are_restarted(claiming, looks):
+def test_servers_that_stopped_accepting_are_restarted(claiming, polls):
     answers(claiming)
     assert listeners.shut_down(claiming.registry) == 1
     assert listeners.shut_down(claiming.plugins / "pyvgpu.io") == 1
-    looks.again()
+    polls.again()
     answers(claiming)

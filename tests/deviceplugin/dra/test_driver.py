@@ -236,8 +236,8 @@ def test_claims_survive_a_damaged_checkpoint(node, cluster, claiming, start, uui
 
 def test_admin_claim_gets_a_new_driver_at_the_next_start(node, cluster, claiming, start, uuids):
     start()
-    one = put(cluster, claim("look", {**result(uuids[0], 1, "1Gi"), "adminAccess": True}))
-    (given,) = claiming.prepare(one)["look"]
+    one = put(cluster, claim("admin", {**result(uuids[0], 1, "1Gi"), "adminAccess": True}))
+    (given,) = claiming.prepare(one)["admin"]
 
     def sources():
         return "".join(mount["hostPath"] for mount in edits(node, given.cdi[0])["mounts"])
@@ -246,8 +246,8 @@ def test_admin_claim_gets_a_new_driver_at_the_next_start(node, cluster, claiming
     simulated_node.rename_driver(node.root, simulator.DRIVER_RELEASE, "999.2")
     node.until(lambda: "/999.2-" in sources())
     assert f"/{simulator.DRIVER_RELEASE}-" not in sources()
-    assert claiming.prepare(one) == {"look": [given]}
-    assert claiming.unprepare(one) == {"look": ""}
+    assert claiming.prepare(one) == {"admin": [given]}
+    assert claiming.unprepare(one) == {"admin": ""}
     assert not list(node.specifications.glob("*-admin-*"))
 
 
@@ -258,10 +258,10 @@ def test_unwritable_specification_leaves_no_partial_grant(
     start("--cdi", node.specifications)
     first = put(cluster, claim("u1", result(uuids[0], 30, "4Gi")))
     second = put(cluster, claim("u2", result(uuids[0], 40, "2Gi")))
-    look = put(cluster, claim("u3", {**result(uuids[0], 1, "1Gi"), "adminAccess": True}))
+    third = put(cluster, claim("u3", {**result(uuids[0], 1, "1Gi"), "adminAccess": True}))
     (before,) = claiming.prepare(first)["u1"]
     small_disks.allow_writing(small_disk, allowed=False)
-    for one in (second, look):
+    for one in (second, third):
         with pytest.raises(RefusedError) as caught:
             claiming.prepare(one)
         assert "the CDI specification cannot be written: Read-only file system" in str(
@@ -276,8 +276,8 @@ def test_unwritable_specification_leaves_no_partial_grant(
     assert [
         device.vcore for device in limits(node, claiming.prepare(second)["u2"][0]).devices
     ] == [40]
-    assert claiming.prepare(look)["u3"]
-    assert claiming.unprepare(first, second, look) == {"u1": "", "u2": "", "u3": ""}
+    assert claiming.prepare(third)["u3"]
+    assert claiming.unprepare(first, second, third) == {"u1": "", "u2": "", "u3": ""}
     assert not list(node.specifications.iterdir())
 
 

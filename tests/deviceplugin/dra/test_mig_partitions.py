@@ -120,7 +120,7 @@ def test_occupied_places_get_no_claims():
     assert found[name("1g.10gb", 6)]["taints"] == [taint]
     assert found[name("7g.80gb", 0)]["taints"] == [taint]
     assert "taints" not in found[name("4g.40gb", 0)]
-    without = by_name(gpu, able=resource_slices.Able(taints=False))
+    without = by_name(gpu, support=resource_slices.ServerSupport(taints=False))
     assert name("1g.10gb", 6) not in without
     assert name("1g.10gb", 0) in without
 
@@ -131,23 +131,23 @@ def test_partitions_of_an_unhealthy_gpu_get_no_claims():
 
 
 def test_without_counters_nothing_is_published():
-    assert partitioned(H100, able=resource_slices.Able(partitions=False)) == ()
-    (lacks,) = resource_slices.Able(partitions=False).lacks
+    assert partitioned(H100, support=resource_slices.ServerSupport(partitions=False)) == ()
+    (lacks,) = resource_slices.ServerSupport(partitions=False).lacks
     assert "DRAPartitionableDevices" in lacks
 
 
 def test_dropped_counters_are_detected():
     counters, devices = mig_partitions.slices_of(NODE, partitioned(H100), SEPARATE)
-    assert resource_slices.able_by(counters, counters).partitions
-    assert resource_slices.able_by(devices, devices).partitions
+    assert resource_slices.support_by(counters, counters).partitions
+    assert resource_slices.support_by(devices, devices).partitions
     empty = {**counters["spec"], "sharedCounters": None}
-    assert not resource_slices.able_by(counters, {**counters, "spec": empty}).partitions
+    assert not resource_slices.support_by(counters, {**counters, "spec": empty}).partitions
     bare = [
         {key: value for key, value in one.items() if key != "consumesCounters"}
         for one in devices["spec"]["devices"]
     ]
     kept = {**devices, "spec": {**devices["spec"], "devices": bare}}
-    assert not resource_slices.able_by(devices, kept).partitions
+    assert not resource_slices.support_by(devices, kept).partitions
 
 
 @pytest.mark.parametrize(
@@ -246,11 +246,13 @@ def test_unknown_use_changes_nothing():
     (held,) = mig_partitions.held_back(partitioned(LATER), there, lambda: None, ALL)
     assert held.counters == partitioned(H100)[0].counters
     assert len(held.devices) == 25
-    (bare,) = mig_partitions.held_back((), there, lambda: None, resource_slices.Able(taints=False))
+    (bare,) = mig_partitions.held_back(
+        (), there, lambda: None, resource_slices.ServerSupport(taints=False)
+    )
     assert all("taints" not in one for one in bare.devices)
 
 
-def test_taints_alone_need_no_look_at_claims():
+def test_taints_alone_need_no_read_of_claims():
     there = mig_partitions.slices_of(NODE, partitioned(H100), SEPARATE)
     wanted = partitioned(dataclasses.replace(H100, cordoned=True, taken=("1g.10gb@6",)))
 

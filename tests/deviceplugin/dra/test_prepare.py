@@ -51,9 +51,14 @@ def room(kubelet, tmp_path):
         yield made
 
 
-def preparer_of(room, server, patience=10.0):
+def preparer_of(room, server, retry_seconds=10.0):
     means = prepare.PreparerDependencies(
-        "node-1", server.read, lambda _: True, lambda *_: "", lambda _: None, patience=patience
+        "node-1",
+        server.read,
+        lambda _: True,
+        lambda *_: "",
+        lambda _: None,
+        retry_seconds=retry_seconds,
     )
     return prepare.Preparer(room.grant_manager, means)
 
@@ -95,7 +100,7 @@ def test_final_failure_is_returned_at_once(server, preparer):
 
 
 def test_lasting_failure_is_returned_after_the_timeout(room, server):
-    hasty = preparer_of(room, server, patience=0)
+    hasty = preparer_of(room, server, retry_seconds=0)
     first = server.add("u1", 80)
     assert len(given(hasty, first)) == 1
     assert "needs 30 vcore and 4GiB of gpu0, of which 20" in given(hasty, server.add("u2"))
@@ -114,7 +119,7 @@ def test_lasting_failure_is_returned_after_the_timeout(room, server):
     ],
 )
 def test_claim_of_a_lost_device_is_prepared_when_it_is_back(room, server, devices, said):
-    hasty, named = preparer_of(room, server, patience=0), server.add("u1")
+    hasty, named = preparer_of(room, server, retry_seconds=0), server.add("u1")
     room.grant_manager.see(devices)
     assert said in given(hasty, named)
     assert not room.folders.made
@@ -124,7 +129,7 @@ def test_claim_of_a_lost_device_is_prepared_when_it_is_back(room, server, device
 
 
 def test_claim_waits_for_the_processes_of_a_finished_pod(room, server):
-    hasty = preparer_of(room, server, patience=0)
+    hasty = preparer_of(room, server, retry_seconds=0)
     first, second = server.add("u1", 80), server.add("u2")
     given(hasty, first)
     (grant,) = room.folders.made

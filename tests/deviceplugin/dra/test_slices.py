@@ -21,12 +21,12 @@ def seen(index, *linked, **more):
     return inventory.InventoryDevice(one, index, 1, links, "fast", "9.0", "pci0000:00", **more)
 
 
-ALL = resource_slices.Able()
+ALL = resource_slices.ServerSupport()
 
 
-def devices(*found, able=ALL, **fields):
+def devices(*found, support=ALL, **fields):
     known = [dataclasses.replace(sighting.fact(), **fields) for sighting in found]
-    return resource_slices.devices_of(found, known, DRIVER, able)
+    return resource_slices.devices_of(found, known, DRIVER, support)
 
 
 def test_slice_device_can_be_shared_by_vcore_and_mebibytes():
@@ -101,12 +101,12 @@ def test_unknown_attributes_are_omitted():
 def test_unhealthy_and_cordoned_devices_have_a_taint(fields, taints):
     (one,) = devices(seen(0), **fields)
     assert one.get("taints") == taints
-    untainted = devices(seen(0), able=resource_slices.Able(taints=False), **fields)
+    untainted = devices(seen(0), support=resource_slices.ServerSupport(taints=False), **fields)
     assert len(untainted) == (taints is None)
 
 
 def test_without_sharing_devices_are_whole():
-    (one,) = devices(seen(0), able=resource_slices.Able(sharing=False))
+    (one,) = devices(seen(0), support=resource_slices.ServerSupport(sharing=False))
     assert "allowMultipleAllocations" not in one
     assert one["capacity"] == {"vcore": {"value": "100"}, "vmemory": {"value": "80Gi"}}
 
@@ -177,14 +177,16 @@ def test_more_devices_than_a_slice_holds_are_several_slices_of_one_generation():
 
 def test_fields_dropped_by_the_server_are_detected():
     wanted = published(seen(0), unhealthy="Xid 79")
-    assert resource_slices.able_by(wanted, wanted) == resource_slices.Able()
-    kept = published(seen(0), able=resource_slices.Able(sharing=False))
-    able = resource_slices.able_by(wanted, kept)
-    assert able == resource_slices.Able(sharing=False, taints=False)
+    assert resource_slices.support_by(wanted, wanted) == resource_slices.ServerSupport()
+    kept = published(seen(0), support=resource_slices.ServerSupport(sharing=False))
+    support = resource_slices.support_by(wanted, kept)
+    assert support == resource_slices.ServerSupport(sharing=False, taints=False)
     assert (
-        resource_slices.Able().both(able) == able.both(resource_slices.Able(taints=False)) == able
+        resource_slices.ServerSupport().both(support)
+        == support.both(resource_slices.ServerSupport(taints=False))
+        == support
     )
-    shares, taints = able.lacks
+    shares, taints = support.lacks
     assert "DRAConsumableCapacity" in shares
     assert "DRADeviceTaints" in taints
-    assert not list(resource_slices.Able().lacks)
+    assert not list(resource_slices.ServerSupport().lacks)

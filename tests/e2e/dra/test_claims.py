@@ -132,9 +132,9 @@ def test_admin_access_takes_nothing_of_a_device(space, agent):
     claimed.start(space, "tenant", STAYS, request(90, "8Gi"))
     space.until("pods", "tenant", lambda pod: rig.runs(pod, "main"))
     before = agent.present()
-    look = request(1, "1Gi", name="look", allocationMode="All", adminAccess=True)
-    claimed.start(space, "looker", "/nvml-client > /dev/termination-log 2>&1", look)
-    ended = space.until("pods", "looker", rig.has_ended)
+    poll = request(1, "1Gi", name="poll", allocationMode="All", adminAccess=True)
+    claimed.start(space, "reader", "/nvml-client > /dev/termination-log 2>&1", poll)
+    ended = space.until("pods", "reader", rig.has_ended)
     # No quota: it sees the whole device.
     assert said(ended, "main")["total"] == str(agent.machine.devices[0].memory_bytes)
     assert agent.present() == before

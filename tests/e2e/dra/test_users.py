@@ -163,14 +163,14 @@ def test_pod_may_request_whole_devices_by_a_limit_or_a_claim(space):
 
 
 def test_several_devices_are_selected_by_annotations(space):
-    wishes = {
+    annotations = {
         "pyvgpu.io/device-count": "2",
         "pyvgpu.io/device-models": "t4",
         "pyvgpu.io/device-memory": "8Gi",
         "pyvgpu.io/vcore-limit": "90",
     }
     pod = claimants.pod("pair", container("main", 60, 8))
-    pod["metadata"]["annotations"] = wishes
+    pod["metadata"]["annotations"] = annotations
     space.create("pods", pod)
     found = has(space, "pair", "vgpu-main")
     assert sorted(found) == [("gpu-0", "30", "1Gi"), ("gpu-1", "30", "1Gi")]

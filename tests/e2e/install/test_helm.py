@@ -112,7 +112,7 @@ def test_notes_write_kube_schedulers_configuration(release, folder):
     script = said[said.index("of() {") : said.index("pyvgpu doctor")]
     charts.run("sh", "-euc", f"cd {folder}\n{script}")
     config = yaml_file.read(folder / "kube-scheduler.yaml", "--config")
-    assert config_check.judge(config) == ()
+    assert config_check.check(config) == ()
     (extender,) = config["extenders"]
     assert extender["urlPrefix"] == "https://10.96.0.50/scheduler"  # found by itself
     _, kept, _ = secrets()

@@ -34,8 +34,8 @@ def test_explain_names_the_blocker_and_unreadable_objects(space, ask):
     side = sidecars.sidecar(rig.ENDS_WITH_143)  # its command is not transformed
     space.create("pods", rig.pod("p", rig.container("main", "sleep 1"), side))
     space.until("pods", "p", lambda pod: rig.exit_code(pod, "main") == 0 and rig.runs(pod, "side"))
-    code, said, complaint = ask("p")
-    assert (code, complaint) == (0, "")
+    code, said, problem = ask("p")
+    assert (code, problem) == (0, "")
     lines = said.splitlines()
     assert lines[0] == f"pod {space.name}/p: Running on node-1"
     assert lines[1] == "  main container main: ended with 0"
@@ -45,5 +45,5 @@ def test_explain_names_the_blocker_and_unreadable_objects(space, ask):
 
 
 def test_missing_pod_is_refused(space, ask):
-    code, _, complaint = ask("none")
-    assert (code, "there is none in namespace" in complaint) == (69, True)
+    code, _, problem = ask("none")
+    assert (code, "there is none in namespace" in problem) == (69, True)

@@ -186,14 +186,14 @@ def test_kills_at_random_moments_lose_no_job_and_repeat_no_work(space, parts, tm
     work = {"name": "work", "hostPath": {"path": str(tmp_path)}}
     seen = Seen(space)
     for number, name in enumerate(jobs):
-        wishes, script, policy = SORTS[number % len(SORTS)]
+        options, script, policy = SORTS[number % len(SORTS)]
         seconds = chance.uniform(1, 2 * KILLS)
         until = f"until [ -e /work/go ]; do sleep 0.1; done; sleep {seconds:.1f}"
         mounts = [{"name": "work", "mountPath": "/work"}]
         sidecars.create_job(
             space,
             rig.container("main", until, volumeMounts=mounts),
-            sidecars.sidecar(script, **wishes),
+            sidecars.sidecar(script, **options),
             name=name,
             restartPolicy=policy,
             volumes=[work],

@@ -12,7 +12,7 @@ import sidecars
 pytestmark = pytest.mark.e2e
 
 SIDES = {0: rig.ENDS_WITH_0, 143: rig.ENDS_WITH_143, 137: rig.IGNORES_TERM}
-WISHES = {"stop": {"EXITS_ZERO": "true"}, "swap": {}, "hybrid": {"GRACE_SECONDS": "1"}}
+OPTIONS = {"stop": {"EXITS_ZERO": "true"}, "swap": {}, "hybrid": {"GRACE_SECONDS": "1"}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Case:
     def create(self, space):
         """Create its Job, whose work starts when the sidecar has set its handler."""
         begins = SIDES[self.code].replace(rig.RUNS, f"echo > /up/side; {rig.RUNS}")
-        side = sidecars.sidecar(begins, **WISHES[self.path])
+        side = sidecars.sidecar(begins, **OPTIONS[self.path])
         works = f"until [ -e /up/side ]; do sleep 0.1; done; sleep 1; exit {self.main}"
         main = rig.container("main", works)
         for container in (main, side):
@@ -48,7 +48,7 @@ class Case:
             volumes=[{"name": "up", "emptyDir": {}}],
         )
 
-    def look(self, space):
+    def poll(self, space):
         condition, phase = ("Failed", "Failed") if self.main else ("Complete", "Succeeded")
         pod = sidecars.has_ended(space, condition, self.name)
         assert (rig.phase(pod), rig.exit_code(pod, "side")) == (phase, 0)
@@ -88,10 +88,10 @@ def jobs(parts):
 @pytest.mark.row(1)
 @pytest.mark.parametrize("case", NEVER, ids=lambda case: case.name)
 def test_with_never_pod_and_job_depend_only_on_the_main_container(jobs, case):
-    case.look(jobs)
+    case.poll(jobs)
 
 
 @pytest.mark.row(3)
 @pytest.mark.parametrize("case", ON_FAILURE, ids=lambda case: case.name)
 def test_with_on_failure_a_job_completes_with_any_backoff_limit(jobs, case):
-    case.look(jobs)
+    case.poll(jobs)

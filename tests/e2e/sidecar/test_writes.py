@@ -65,10 +65,10 @@ def begun(parts):
     """Start Jobs for all STEPS at once; yield their namespaces and writes by name."""
     with contextlib.ExitStack() as opened:
         made = {}
-        for name, (script, wishes, policy, _) in STEPS.items():
+        for name, (script, options, policy, _) in STEPS.items():
             space = opened.enter_context(rig.space())
             made[name] = space, Writes(space)
-            main, side = rig.container("main", MAIN), sidecars.sidecar(script, **wishes)
+            main, side = rig.container("main", MAIN), sidecars.sidecar(script, **options)
             sidecars.create_job(space, main, side, restartPolicy=policy)
         yield made
 

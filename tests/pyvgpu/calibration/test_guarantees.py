@@ -12,18 +12,18 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
-def judged(tmp_path):
-    """Return a function that judges a record with these stages, by the guarantees' names."""
+def evaluated(tmp_path):
+    """Return a function that evaluates a record with these stages, by the guarantees' names."""
 
-    def judge(**stages):
+    def evaluate(**stages):
         found = calibration_record.load(kit_records.write(tmp_path / "record.json", **stages))
-        return {guarantee.name: guarantee for guarantee in guarantees.judge(found)}
+        return {guarantee.name: guarantee for guarantee in guarantees.evaluate(found)}
 
-    return judge
+    return evaluate
 
 
 def verdicts(found):
-    return {name: judged.verdict for name, judged in found.items() if judged.outcomes}
+    return {name: evaluated.verdict for name, evaluated in found.items() if evaluated.outcomes}
 
 
 @pytest.mark.parametrize("check", guarantees.CHECKS[:-1], ids=lambda check: check.name)
@@ -87,14 +87,14 @@ def test_overhead_is_held_against_the_goals_of_the_benchmark():
         ("the moon is round", "other guarantees of the kit"),
     ],
 )
-def test_a_guarantee_of_the_kit_belongs_to_one_of_ours(judged, said, name):
+def test_a_guarantee_of_the_kit_belongs_to_one_of_ours(evaluated, said, name):
     for held, verdict in ((True, "held"), (False, "did not hold")):
         stages = {"quota": kit_records.stage(guarantees={said: held})}
-        assert verdicts(judged(**stages)) == {name: verdict}
+        assert verdicts(evaluated(**stages)) == {name: verdict}
 
 
-def test_untested_guarantees_are_not_reported_as_kept(judged):
-    assert {guarantee.verdict for guarantee in judged().values()} == {"not tried"}
+def test_untested_guarantees_are_not_reported_as_kept(evaluated):
+    assert {guarantee.verdict for guarantee in evaluated().values()} == {"not tried"}
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_untested_guarantees_are_not_reported_as_kept(judged):
         pytest.param(10, 90, 0, True, id="within it, and perhaps lower"),
     ],
 )
-def test_values_are_judged_only_as_far_as_they_are_known(value, below, above, verdict):
+def test_values_are_evaluated_only_as_far_as_they_are_known(value, below, above, verdict):
     assert guarantees.verdict(value, 10, below, above) is verdict
 
 
@@ -122,8 +122,8 @@ def test_values_are_judged_only_as_far_as_they_are_known(value, below, above, ve
         ("30 percent, 300 us beside without a quota, 300 us: 30 percent, 300 us", 9.0, None),
     ],
 )
-def test_shares_are_measured_beside_other_quotas(judged, figure, had, verdict):
-    found = verdicts(judged(tenants=kit_records.stage(figures={figure: had})))
+def test_shares_are_measured_beside_other_quotas(evaluated, figure, had, verdict):
+    found = verdicts(evaluated(tenants=kit_records.stage(figures={figure: had})))
     assert found.get("time is given") == verdict
 
 
@@ -140,8 +140,8 @@ UNLIKE = "30 percent, 3000 us beside 60 percent, 300 us: 30 percent, 3000 us"
         pytest.param((29, [27, 30]), "held", id="enough"),
     ],
 )
-def test_shares_are_judged_where_parts_of_the_time_are_alike(judged, had, verdict):
-    found = judged(tenants=kit_records.stage(figures={UNLIKE: had}))["time is given"]
+def test_shares_are_evaluated_where_parts_of_the_time_are_alike(evaluated, had, verdict):
+    found = evaluated(tenants=kit_records.stage(figures={UNLIKE: had}))["time is given"]
     assert found.verdict == verdict
     (outcome,) = found.outcomes
     least, most = had[1]
@@ -156,30 +156,30 @@ def test_shares_are_judged_where_parts_of_the_time_are_alike(judged, had, verdic
     ],
 )
 def test_less_than_a_share_is_inconclusive_if_a_lack_of_processors_explains_it(
-    judged, queued, verdict
+    evaluated, queued, verdict
 ):
     figures_ = {UNLIKE: 22.5, f"{UNLIKE}: {guarantees.QUEUED}": queued}
-    found = judged(tenants=kit_records.stage(figures=figures_))["time is given"]
+    found = evaluated(tenants=kit_records.stage(figures=figures_))["time is given"]
     assert found.verdict == verdict
     (outcome,) = found.outcomes
     assert f"waited for a processor for {queued} percent of the time" in outcome.seen
 
 
-def test_a_lack_of_processors_does_not_question_a_share_that_was_given(judged):
+def test_a_lack_of_processors_does_not_question_a_share_that_was_given(evaluated):
     alone = {
         "50 percent, 300 us: share": 49.0,
         f"50 percent, 300 us: {guarantees.QUEUED}": 80.0,
     }
-    assert judged(alone=kit_records.stage(figures=alone))["time is given"].verdict == "held"
+    assert evaluated(alone=kit_records.stage(figures=alone))["time is given"].verdict == "held"
 
 
-def test_each_of_several_equal_tenants_is_judged(judged):
+def test_each_of_several_equal_tenants_is_evaluated(evaluated):
     scene = " beside ".join(["30 percent, 300 us"] * 3)
     entry = kit_records.stage(figures={f"{scene}: 30 percent, 300 us": 29.0})
     entry["figures"] += [{**entry["figures"][0], "value": value} for value in (18.0, 29.5)]
     numbered = f"{scene}: 30 percent, 300 us (2): {guarantees.QUEUED}"
     entry["figures"].append({"name": numbered, "value": 15.0, "unit": "", "spread": None})
-    found = judged(tenants=entry)["time is given"].outcomes
+    found = evaluated(tenants=entry)["time is given"].outcomes
     beside = ", beside 30 percent, 300 us and 30 percent, 300 us"
     assert [(outcome.what, outcome.held) for outcome in found] == [
         (f"tenants: 30 percent, 300 us{beside}", True),
@@ -188,16 +188,16 @@ def test_each_of_several_equal_tenants_is_judged(judged):
     ]
 
 
-def test_too_short_kernels_do_not_judge_shares(judged):
+def test_too_short_kernels_do_not_evaluate_shares(evaluated):
     figures_ = {"90 percent, 20 us: share": 60.0, "50 percent, 3000 us: share": 50.0}
-    found = judged(alone=kit_records.stage(figures=figures_))["time is given"]
+    found = evaluated(alone=kit_records.stage(figures=figures_))["time is given"]
     assert [outcome.what for outcome in found.outcomes] == ["alone: 50 percent, 3000 us, alone"]
 
 
-def test_memory_that_is_back_after_a_second_is_late(judged):
+def test_memory_that_is_back_after_a_second_is_late(evaluated):
     for most, verdict in ((900, "held"), (1500, "did not hold")):
         fork = kit_records.stage(figures={"kill -9 until memory is free": (50, [40, most])})
-        assert judged(fork=fork)["death gives back"].verdict == verdict
+        assert evaluated(fork=fork)["death gives back"].verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -210,12 +210,12 @@ def test_memory_that_is_back_after_a_second_is_late(judged):
         pytest.param((3900, [3500, 4000]), "did not hold", id="beyond by more than they differ"),
     ],
 )
-def test_overhead_is_judged_where_rounds_are_alike(judged, shim, verdict):
+def test_overhead_is_evaluated_where_rounds_are_alike(evaluated, shim, verdict):
     called = {
         "launch, without the shim: median": (3000, [2995, 3002]),
         "launch, with 99 percent of the time: median": shim,
     }
-    found = judged(overhead=kit_records.stage(figures=called))["the shim costs little"]
+    found = evaluated(overhead=kit_records.stage(figures=called))["the shim costs little"]
     assert found.verdict == verdict
     (outcome,) = found.outcomes
     value, (least, most) = shim
@@ -224,16 +224,16 @@ def test_overhead_is_judged_where_rounds_are_alike(judged, shim, verdict):
     )
 
 
-def test_overhead_is_inconclusive_if_only_the_rounds_without_the_shim_differ(judged):
+def test_overhead_is_inconclusive_if_only_the_rounds_without_the_shim_differ(evaluated):
     called = {
         "allocate and free, without the shim: median": (2000, [1990, 2051]),
         "allocate and free, with memory limited: median": (2110, [2105, 2112]),
     }
-    found = judged(overhead=kit_records.stage(figures=called))["the shim costs little"]
+    found = evaluated(overhead=kit_records.stage(figures=called))["the shim costs little"]
     assert [outcome.held for outcome in found.outcomes] == [None]
 
 
-def test_a_guarantee_that_the_kit_could_not_judge_is_inconclusive(judged):
+def test_a_guarantee_that_the_kit_could_not_evaluate_is_inconclusive(evaluated):
     said = {"10 percent, 300 us: not over its share": None, "memory is held": True}
-    found = verdicts(judged(alone=kit_records.stage(guarantees=said)))
+    found = verdicts(evaluated(alone=kit_records.stage(guarantees=said)))
     assert found == {"time is held": "inconclusive", "memory is held": "held"}

@@ -43,7 +43,7 @@ def test_a_missing_record_is_a_usage_error(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "complaint"),
+    ("change", "problem"),
     [
         pytest.param(
             lambda document: document.update(version=2), "of version 2: must be 1", id="version"
@@ -85,12 +85,12 @@ def test_a_missing_record_is_a_usage_error(tmp_path):
         pytest.param(lambda document: document.update(conditions=3), "damaged", id="conditions"),
     ],
 )
-def test_invalid_records_are_refused_with_the_reason(tmp_path, change, complaint):
+def test_invalid_records_are_refused_with_the_reason(tmp_path, change, problem):
     document = kit_records.document()
     change(document)
     path = tmp_path / "record.json"
     path.write_text(json.dumps(document))
-    with pytest.raises(calibration_record.RecordError, match=complaint):
+    with pytest.raises(calibration_record.RecordError, match=problem):
         calibration_record.load(path)
 
 

@@ -32,7 +32,7 @@ func check(result nvml.Return) {
 	}
 }
 
-func look(index int) (seen device) {
+func read_all(index int) (seen device) {
 	handle, result := nvml.DeviceGetHandleByIndex(index)
 	check(result)
 	seen.UUID, result = handle.GetUUID()
@@ -60,7 +60,7 @@ func main() {
 	check(result)
 	devices := []device{}
 	for index := 0; index < count; index++ {
-		devices = append(devices, look(index))
+		devices = append(devices, read_all(index))
 	}
 	if err := json.NewEncoder(os.Stdout).Encode(devices); err != nil {
 		fmt.Fprintln(os.Stderr, err)

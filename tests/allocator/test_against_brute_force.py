@@ -102,7 +102,7 @@ def test_nothing_is_allocated_twice(machine, arrivals):
         placed = place_or_none(node, pod)
         if placed is None:
             continue
-        assert pod_placement.complaint(node, pod, placed) == ""
+        assert pod_placement.problem(node, pod, placed) == ""
         holding = pod_placement.holdings(pod.containers, placed, f"pod-{number}")
         live[number] = pod, placed, holding
         check(machine, live.values())

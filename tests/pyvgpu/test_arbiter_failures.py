@@ -47,16 +47,16 @@ def start_another():
     wait_until(lambda: arbiters.living(place))
 
 def before(step, act):
-    '''Act at the next *times* steps of that kind: a start, or the look after a start.'''
+    '''Act at the next *times* steps of that kind: a start, or the poll after a start.'''
     state = {"left": times, "started": False}
     def hook(event, details):
         global acting
         if acting or not state["left"]:
             return
         starts = event == "subprocess.Popen"
-        looks = state["started"] and event == "open" and "/arbiter-" in str(details[0])
+        polls = state["started"] and event == "open" and "/arbiter-" in str(details[0])
         state["started"] |= starts
-        if {"start": starts, "look": looks}[step]:
+        if {"start": starts, "poll": polls}[step]:
             state["started"] = False
             state["left"] -= 1
             acting = True
@@ -74,42 +74,42 @@ def size_limit(size):
 with arbiters.run_in(place) as run:
     def serves():
         return any(one.beats for one in arbiters.living(place)) and arbiter.serves(run.clock())
-    def look_until_it_serves():
-        wait_until(lambda: run.attendant.look() or serves())
+    def poll_until_it_serves():
+        wait_until(lambda: run.attendant.poll() or serves())
 """
 
 MISHAPS = {
     "killed before its report": """
     size_limit(0)
     for _ in range(times):
-        run.attendant.look()
+        run.attendant.poll()
     size_limit(resource.RLIM_INFINITY)
 """,
     "killed before it is examined": """
-    before("look", kill_all)
+    before("poll", kill_all)
 """,
     "another comes first": """
     before("start", start_another)
 """,
     "another comes first, and is killed": """
     before("start", start_another)
-    before("look", kill_all)
+    before("poll", kill_all)
 """,
     "late": """
-    patience, arbiter.PATIENCE_SECONDS = arbiter.PATIENCE_SECONDS, 0
+    retry_seconds, arbiter.TIMEOUT_SECONDS = arbiter.TIMEOUT_SECONDS, 0
     for _ in range(times):
-        run.attendant.look()
-    arbiter.PATIENCE_SECONDS = patience
+        run.attendant.poll()
+    arbiter.TIMEOUT_SECONDS = retry_seconds
 """,
 }
 
-# A supervisor that looks once.
-LOOK = """
+# A supervisor that polls once.
+POLL = """
 import sys
 from pathlib import Path
 import arbiters
 with arbiters.run_in(Path(sys.argv[1])) as run:
-    run.attendant.look()
+    run.attendant.poll()
 """
 
 
@@ -148,16 +148,16 @@ def end_all(place):
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("mishap", MISHAPS)
 def test_failure_of_one_arbiter_is_not_reported_and_the_next_serves(supervise, mishap, times):
-    assert supervise(MISHAPS[mishap] + "    look_until_it_serves()\n", times) == ""
+    assert supervise(MISHAPS[mishap] + "    poll_until_it_serves()\n", times) == ""
 
 
 def test_arbiters_that_never_start_are_reported_once_and_the_next_serves(supervise):
     body = """
     size_limit(0)
     for _ in range(3 * arbiter.STARTS):
-        run.attendant.look()
+        run.attendant.poll()
     size_limit(resource.RLIM_INFINITY)
-    look_until_it_serves()
+    poll_until_it_serves()
 """
     said = supervise(body)
     assert len(said.splitlines()) == 1
@@ -169,10 +169,10 @@ def test_reason_for_a_failed_start_is_reported_immediately(supervise):
     body = """
     folder = run.made.folder.parent / f"arbiter-{os.geteuid()}"
     folder.write_text("in the way")
-    run.attendant.look()
+    run.attendant.poll()
     print("then", file=sys.stderr)
     folder.unlink()
-    look_until_it_serves()
+    poll_until_it_serves()
 """
     first, *rest = supervise(body).splitlines()
     assert f"/arbiter-{os.geteuid()}: Not a directory" in first
@@ -184,10 +184,10 @@ def test_reason_for_a_failed_start_is_reported_immediately(supervise):
 def test_suspended_supervisor_does_not_consider_the_arbiter_frozen(place, tmp_path_factory):
     log = tmp_path_factory.mktemp("log") / "calls"
     with run_in(place) as run:
-        run.attendant.look()
+        run.attendant.poll()
         wait_until(lambda: arbiter.serves(run.clock()))
         (one,) = living(place)
-        command = [sys.executable, "-c", LOOK, place]
+        command = [sys.executable, "-c", POLL, place]
         file = one.folder / "arbiter"
         with stops.stopped_after("pread64", command, log, file, env=ENVIRONMENT) as other:
             beat = read_clock(file).beat_ns
@@ -210,7 +210,7 @@ def test_suspended_supervisor_does_not_consider_the_arbiter_frozen(place, tmp_pa
 def test_arbiter_that_starts_while_another_ends_is_found(place, tmp_path_factory, calls, path):
     log = tmp_path_factory.mktemp("log") / "calls"
     with run_in(place) as run:
-        run.attendant.look()
+        run.attendant.poll()
         (old,) = living(place)
         registries = arbiters.registries_in(place).paths
         command = [shim.arbiter_program(), "--foreground", old.folder, *registries]
@@ -226,7 +226,7 @@ def test_arbiter_that_starts_while_another_ends_is_found(place, tmp_path_factory
 def test_abandoned_arbiter_starts(place, tmp_path_factory):
     log = tmp_path_factory.mktemp("log") / "calls"
     with run_in(place) as run:
-        run.attendant.look()  # its link is why the next arbiter stays
+        run.attendant.poll()  # its link is why the next arbiter stays
         wait_until(lambda: arbiter.serves(run.clock()))
         (old,) = living(place)
         end_all(place)

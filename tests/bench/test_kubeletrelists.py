@@ -2,7 +2,7 @@
 
 import datetime
 
-import kubeletlooks
+import kubeletrelists
 
 NOW = datetime.datetime(2026, 11, 22, 4, 0, 0, tzinfo=datetime.UTC)
 EVENT = (
@@ -12,12 +12,12 @@ EVENT = (
 
 
 def read(*lines):
-    return list(kubeletlooks.read(lines, NOW))
+    return list(kubeletrelists.read(lines, NOW))
 
 
-def test_look_has_a_container_and_a_time():
+def test_relist_has_a_container_and_a_time():
     at = datetime.datetime(2026, 11, 22, 3, 20, 59, 500_000, tzinfo=datetime.UTC).timestamp()
-    assert read(EVENT) == [kubeletlooks.Look("test-1/j-x", "c201", at)]
+    assert read(EVENT) == [kubeletrelists.Relist("test-1/j-x", "c201", at)]
 
 
 def test_other_log_lines_are_ignored():
@@ -26,5 +26,5 @@ def test_other_log_lines_are_ignored():
 
 
 def test_log_of_last_december_belongs_to_last_year():
-    (look,) = read(EVENT.replace("I1122", "I1231"))
-    assert datetime.datetime.fromtimestamp(look.at, datetime.UTC).year == 2025
+    (relist,) = read(EVENT.replace("I1122", "I1231"))
+    assert datetime.datetime.fromtimestamp(relist.at, datetime.UTC).year == 2025

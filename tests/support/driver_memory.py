@@ -55,14 +55,14 @@ def noted_bytes(machine: simulator.Machine, device: int = 0) -> int:
     return int(peak)
 
 
-def counted_bytes(machine: simulator.Machine, looks: int, device: int = 0) -> list[int]:
-    """Return *looks* samples of the driver's own count of the bytes in use on the device.
+def counted_bytes(machine: simulator.Machine, samples: int, device: int = 0) -> list[int]:
+    """Return *samples* samples of the driver's own count of the bytes in use on the device.
 
     Each sample is of one instant, and includes processes that have just died.
     """
     with _state(machine) as state:
         place = _account(state, device)
-        return [struct.unpack_from("Q", state, place)[0] for _ in range(looks)]
+        return [struct.unpack_from("Q", state, place)[0] for _ in range(samples)]
 
 
 def used_bytes(machine: simulator.Machine, device: int = 0) -> int:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyvgpu.volumes import volumeconf
+from pyvgpu.deviceplugin.gpu_manager import volume_conf
+from pyvgpu.volumes import installation
 
 # Like gpu-manager's: two volumes; the first has files that gpu-manager itself brings.
 LIKE_GPU_MANAGERS = {
@@ -32,16 +33,18 @@ LIKE_GPU_MANAGERS = {
 
 def test_configuration_of_gpu_manager_is_accepted_as_it_is(file):
     base = PurePosixPath("/etc/gpu-manager/vdriver")
-    assert volumeconf.read(file(json.dumps(LIKE_GPU_MANAGERS, indent=2).encode())) == (
-        volumeconf.ConfiguredVolume(
-            "nvidia", base, "ro", ("nvidia-smi",), ("libnvidia-ml.so", "libcuda.so")
+    assert volume_conf.read(file(json.dumps(LIKE_GPU_MANAGERS, indent=2).encode())) == (
+        installation.ConfiguredVolume(
+            "nvidia", base, "ro", ("nvidia-smi",), ("libnvidia-ml.so", "libcuda.so"), shared=True
         ),
-        volumeconf.ConfiguredVolume("origin", base, "ro", ("nvidia-smi",), ("libcuda.so",)),
+        installation.ConfiguredVolume(
+            "origin", base, "ro", ("nvidia-smi",), ("libcuda.so",), shared=False
+        ),
     )
 
 
 def test_volume_named_nvidia_has_the_shim(file):
-    shared, exclusive = volumeconf.parse(LIKE_GPU_MANAGERS)
+    shared, exclusive = volume_conf.parse(LIKE_GPU_MANAGERS)
     assert (shared.shared, exclusive.shared) == (True, False)
 
 
@@ -55,22 +58,22 @@ def test_volume_named_nvidia_has_the_shim(file):
     ],
 )
 def test_libraries_are_named_by_their_beginning(name, wanted):
-    _, exclusive = volumeconf.parse(LIKE_GPU_MANAGERS)
+    _, exclusive = volume_conf.parse(LIKE_GPU_MANAGERS)
     assert exclusive.wants_library(name) == wanted
 
 
 def test_volume_without_libraries_selects_none():
-    (volume,) = volumeconf.parse({"volume": [changed(components={})]})
+    (volume,) = volume_conf.parse({"volume": [changed(components={})]})
     assert not volume.wants_library("libcuda.so.1")
 
 
 def test_null_is_like_a_missing_field():
-    (volume,) = volumeconf.parse({"volume": [changed(mode=None, components={"binaries": None})]})
+    (volume,) = volume_conf.parse({"volume": [changed(mode=None, components={"binaries": None})]})
     assert (volume.mode, volume.binaries) == ("ro", ())
 
 
 def test_unknown_component_is_ignored_with_a_warning(caplog):
-    (volume,) = volumeconf.parse({"volume": [changed(components={"devices": ["/dev/null"]})]})
+    (volume,) = volume_conf.parse({"volume": [changed(components={"devices": ["/dev/null"]})]})
     assert volume.libraries == ()
     assert "ignored volume[0].components.'devices'" in caplog.text
 
@@ -80,7 +83,7 @@ def changed(**fields):
 
 
 @pytest.mark.parametrize(
-    ("document", "complaint"),
+    ("document", "problem"),
     [
         pytest.param([], "the document: must be an object", id="list"),
         pytest.param({}, "the document.volume: is missing; must be a list", id="no volume"),
@@ -124,12 +127,12 @@ def changed(**fields):
         ),
     ],
 )
-def test_invalid_values_are_refused_by_name(document, complaint, file):
+def test_invalid_values_are_refused_by_name(document, problem, file):
     path = file(json.dumps(document).encode())
-    with pytest.raises(volumeconf.VolumeConfigError) as caught:
-        volumeconf.read(path)
+    with pytest.raises(volume_conf.VolumeConfigError) as caught:
+        volume_conf.read(path)
     assert str(caught.value).startswith(f"{path}: ")
-    assert complaint in str(caught.value)
+    assert problem in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -144,20 +147,20 @@ def test_invalid_values_are_refused_by_name(document, complaint, file):
     ],
 )
 def test_invalid_json_is_refused(content, file):
-    with pytest.raises(volumeconf.VolumeConfigError, match="must be JSON"):
-        volumeconf.read(file(content))
+    with pytest.raises(volume_conf.VolumeConfigError, match="must be JSON"):
+        volume_conf.read(file(content))
 
 
 def test_missing_file_is_refused(tmp_path):
-    with pytest.raises(volumeconf.VolumeConfigError, match="cannot be read: No such file"):
-        volumeconf.read(tmp_path / "volume.conf")
+    with pytest.raises(volume_conf.VolumeConfigError, match="cannot be read: No such file"):
+        volume_conf.read(tmp_path / "volume.conf")
 
 
 def test_huge_file_is_refused_unread(file):
     path = file(b"{")
     os.truncate(path, 1 << 40)
-    with pytest.raises(volumeconf.VolumeConfigError, match="has more than 1024 KiB"):
-        volumeconf.read(path)
+    with pytest.raises(volume_conf.VolumeConfigError, match="has more than 1024 KiB"):
+        volume_conf.read(path)
 
 
 _JSON = st.recursive(
@@ -174,6 +177,6 @@ _JSON = st.recursive(
 def test_any_document_is_parsed_or_refused(value):
     for document in (value, {"volume": value}, {"volume": [value]}):
         try:
-            volumeconf.parse(document)
-        except volumeconf.VolumeConfigError:
+            volume_conf.parse(document)
+        except volume_conf.VolumeConfigError:
             continue

@@ -69,12 +69,12 @@ def main() -> None:
             wrong = unready(key, url)
             if not wrong:
                 assemble(pathlib.Path(dist), pathlib.Path(folder), pathlib.Path(key), url)
-                wrong = complaints(pathlib.Path(folder), pathlib.Path(folder) / PUBLIC)
+                wrong = problems(pathlib.Path(folder), pathlib.Path(folder) / PUBLIC)
         case ["check", folder, public]:
-            wrong = complaints(pathlib.Path(folder), pathlib.Path(public))
+            wrong = problems(pathlib.Path(folder), pathlib.Path(public))
         case _:
             sys.exit(__doc__)
-    sys.exit("\n".join(f"distribution: {complaint}" for complaint in wrong) or 0)
+    sys.exit("\n".join(f"distribution: {problem}" for problem in wrong) or 0)
 
 
 def unready(key: str, url: str) -> list[str]:
@@ -207,7 +207,7 @@ def krew(archive: pathlib.Path, version: str, architecture: str, url: str) -> st
     return yaml.safe_dump(manifest, sort_keys=False)
 
 
-def complaints(folder: pathlib.Path, public: pathlib.Path) -> list[str]:
+def problems(folder: pathlib.Path, public: pathlib.Path) -> list[str]:
     """Return what is wrong with a release: files, checksums, signature, versions."""
     wrong = [*_files(folder), *_checksums(folder)]
     sums, signature = folder / SUMS, folder / SIGNATURE

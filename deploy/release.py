@@ -31,16 +31,16 @@ def main() -> None:
     """Run the command given on the command line."""
     match sys.argv[1:]:
         case ["check"]:
-            found = complaints(changelog(), charted(), tags())
+            found = problems(changelog(), charted(), tags())
             found += unclean()
-            sys.exit("\n".join(f"release: {complaint}" for complaint in found) or 0)
+            sys.exit("\n".join(f"release: {problem}" for problem in found) or 0)
         case ["bill", folder]:
             install_and_bill(pathlib.Path(folder).absolute())
         case _:
             sys.exit(__doc__)
 
 
-def complaints(text: str, chart: tuple[str, str], tagged: list[str]) -> list[str]:
+def problems(text: str, chart: tuple[str, str], tagged: list[str]) -> list[str]:
     """Return what is wrong with a release of a commit that has the tags *tagged*.
 
     *text* is the changelog, *chart* the version and appVersion of the chart.
@@ -114,7 +114,7 @@ def tags() -> list[str]:
 
 
 def unclean() -> list[str]:
-    """Return one complaint if files differ from the commit."""
+    """Return one problem if files differ from the commit."""
     changed = _git("status", "--porcelain", "--untracked-files=no").splitlines()
     return [f"{len(changed)} files differ from the commit: {changed[0]}"] if changed else []
 

@@ -61,7 +61,7 @@ class Orders(ipc.Listener):
             ) from exc
 
 
-def tell(state: Path, order: Mapping[str, object]) -> str:
+def send(state: Path, order: Mapping[str, object]) -> str:
     """Send an order to the agent with the state folder *state*; return its result, a line."""
     try:
         with ipc.Asker(state, ANSWER_SECONDS) as asker:

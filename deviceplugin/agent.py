@@ -11,7 +11,7 @@
     guard       truncates the files that containers write to their length
     events      writes events for pods
     node, pods  watch the node and its pods at the API server
-    wishes      applies the annotations of running pods
+    annotations applies the annotations of running pods
     suspender   suspends pods and resumes them, as their annotations request
     oversubscriber  suspends idle pods to make room for others, and resumes them
     cordons     follows the node's cordon annotation
@@ -92,7 +92,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _DRIVER = "driver"  # in the state folder
-_FIRST_LOOK_SECONDS = 10.0
+_FIRST_SEARCH_SECONDS = 10.0
 
 
 class Agent:
@@ -110,7 +110,7 @@ class Agent:
         self._components = components.Components()
         self._meter = metric_families.AgentMeter(require_cdi=settings.require_cdi)
         self._recent = status_history.Recent()
-        self._looked = threading.Event()  # the driver was looked for once
+        self._searched = threading.Event()  # the driver was looked for once
 
     @property
     def outdated(self) -> bool:
@@ -292,16 +292,16 @@ class Agent:
     ) -> Callable[[str], display.PodOwner]:
         """Add the components that use the API server; return a lookup of a pod's marks by uid."""
         reports = pod_events.PodEvents(known, own.name, self._written)
-        grant_manager.observers.reported.add(reports.tell)
+        grant_manager.observers.reported.add(reports.record)
         grant_manager.observers.withdrawn.add(reports.withdraw)
         for name, run in reports.runs.items():
             self._components.add(name, run, reports.stop)
         if self._is_current:
-            config = self._config = node_config.ConfigWatch(own, self._is_current, reports.tell)
+            config = self._config = node_config.ConfigWatch(own, self._is_current, reports.record)
             self._components.add("config", lambda: config.run(self._components.wait))
-        following = pod_annotations.PodAnnotations(known, grant_manager, reports.tell)
+        following = pod_annotations.PodAnnotations(known, grant_manager, reports.record)
         known.changed.add(following.changed)
-        self._components.add("wishes", following.run, following.stop)
+        self._components.add("annotations", following.run, following.stop)
         if self._settings.mps:
             self._add_leaving(known, grant_manager, found)
         if self._settings.suspend:
@@ -313,9 +313,9 @@ class Agent:
         if not self._settings.beside_nvidia and not self._settings.simulate:
             state_folder = self._settings.state
             others = other_plugin.OtherPluginWatch(
-                own, state_folder, found.stand_back, reports.tell, lambda: served.replicas
+                own, state_folder, found.stand_back, reports.record, lambda: served.replicas
             )
-            others.look()  # before any device is offered
+            others.poll()  # before any device is offered
             self._components.add("others", lambda: others.run(self._components.wait))
         return display.marks_by(known.seen)
 
@@ -339,7 +339,7 @@ class Agent:
         suspending = pod_suspender.PodSuspender(
             known,
             node,
-            pod_suspender.Reports(reports.tell, self._meter.suspended, self._meter.moved),
+            pod_suspender.Reports(reports.record, self._meter.suspended, self._meter.moved),
             policy,
         )
         known.changed.add(suspending.changed)
@@ -388,7 +388,7 @@ class Agent:
     def _written(self, what: str, event: events.GrantEvent) -> None:
         self._meter.reported(what, event)
         if what == "event":
-            self._recent.tell(event)
+            self._recent.add_event(event)
 
     def _add_inside(
         self,
@@ -433,7 +433,7 @@ class Agent:
             driver=lambda: node.made.driver,
             specifications=settings.specifications,
             claims_of=claims_of,
-            ready=lambda: self._looked.wait(_FIRST_LOOK_SECONDS),
+            ready=lambda: self._searched.wait(_FIRST_SEARCH_SECONDS),
             is_alive=known.is_alive if known else None,
         )
         kubelet = time_slice_service.KubeletAccess.of(settings, self._meter.called)
@@ -470,7 +470,7 @@ class Agent:
         registrar = registration.Registrar(self._settings.plugins, plugins)
 
         def register() -> None:
-            self._looked.wait(_FIRST_LOOK_SECONDS)  # else kubelet would see no devices at first
+            self._searched.wait(_FIRST_SEARCH_SECONDS)  # else kubelet sees no devices at first
             registrar.run()
 
         self._components.add("registrar", register, registrar.stop)
@@ -507,12 +507,12 @@ class Agent:
         finder = files if settings.volumes is None else profile.Volumes(files)
         known: list[node_mirror.MirrorState] = []
 
-        def tell(news: driver_follower.News) -> None:
+        def report(news: driver_follower.News) -> None:
             if [news.state] != known or found.outdated:
-                known[:] = [news.state] if found.look(mirror.current(), news.state) else []
-            self._looked.set()
+                known[:] = [news.state] if found.update(mirror.current(), news.state) else []
+            self._searched.set()
 
-        return driver_follower.DriverFollower(finder, mirror, watched, tell)
+        return driver_follower.DriverFollower(finder, mirror, watched, report)
 
 
 def _connect(

@@ -90,11 +90,11 @@ def showing(
         waiting_pods=inside.waiting_pods,
     )
 
-    def looked() -> None:
-        inside.recent.look(shown)
+    def polled() -> None:
+        inside.recent.poll(shown)
         meter.forget(inside.grant_manager.known)
 
-    components.add("usage", lambda: using.run(components.wait, looked))
+    components.add("usage", lambda: using.run(components.wait, polled))
     meter.show(shown)
     theirs = display.DisplaySources(
         settings.node, shown, lambda: inside.devices.held, inside.marks

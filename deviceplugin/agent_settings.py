@@ -18,7 +18,7 @@ BIND_SECONDS = 60.0  # for matching a grant to its pod, before the pod is evicte
 DEFAULT_LISTEN = "127.0.0.1:5678"  # as gpu-manager's
 
 if TYPE_CHECKING:
-    from pyvgpu.volumes import volumeconf
+    from pyvgpu.volumes import installation
 
 
 ALL = "all"  # GPUs, in place of their UUIDs
@@ -110,7 +110,7 @@ class AgentSettings:
     simulate: str = ""  # a simulated machine, such as h100:2, instead of the node's devices
     kubeconfig: Path | None = None
     node_config: Path | None = None  # folder of options for single nodes; None: no such options
-    volumes: tuple[volumeconf.ConfiguredVolume, ...] | None = (
+    volumes: tuple[installation.ConfiguredVolume, ...] | None = (
         None  # files that containers get; None: all
     )
     nodes: tuple[str, ...] = ()  # in /dev, for all containers besides those of devices

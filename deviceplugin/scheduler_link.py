@@ -93,7 +93,7 @@ def _chooser(
         if settings.placement_key is None:
             return noting.choose, str
     if settings.placement_key is None:
-        return scheduler_choice.Wished(known).choose, str
+        return scheduler_choice.UserSelection(known).choose, str
     keys = scheduler_choice.KeyFile(settings.placement_key)
     with contextlib.suppress(errors.UnavailableError):  # the scheduler has yet to create it
         keys.read()

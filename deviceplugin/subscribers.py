@@ -1,4 +1,4 @@
-"""Subscriptions: the parts that hear of an event, each added by a call and none ever replaced."""
+"""Subscriptions to an event: each is added by a call, and none is ever replaced."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Values = ParamSpec("Values")
 
 
 class Subscribers(Generic[Values]):
-    """The functions that hear of one kind of event; thread-safe.
+    """The functions that are called for one kind of event; thread-safe.
 
     A call of this object calls all of them, in the order in which they were added.
     """

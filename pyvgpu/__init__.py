@@ -1,4 +1,4 @@
-"""Share GPUs: cut a GPU into vGPUs and hold every process tree to its quota."""
+"""Share GPUs: divide a GPU into vGPUs and hold every process tree to its quota."""
 
 from pyvgpu import _version
 

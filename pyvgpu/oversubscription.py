@@ -29,7 +29,7 @@ MINUTE = 60.0
 MOST_RATIO = 16  # of the reservations to the device
 STUCK_SECONDS = 300.0  # a move that takes longer does not hold up others
 LOSS = 10  # a slice is at least this many times as long as the tenant's last moves
-PRESUMED_SLICES = 10  # without a known wish: suspended for so many slices, it may want to work
+PRESUMED_SLICES = 10  # with no known demand: suspended for so many slices, it may want to work
 
 _LEVELS = {quota.Priority.LOW: 0, quota.Priority.NORMAL: 1, quota.Priority.HIGH: 2}
 
@@ -139,7 +139,7 @@ def decide(pool: Pool, tenants: Sequence[MovableTenant], now: float) -> Move | N
                     return None
                 return Move(MoveAction.SUSPEND, victims[0].key, candidate.key)
         first = queue[0]
-        if now - _since_wish(first) >= first.rules.slice_seconds:
+        if now - _wants_since(first) >= first.rules.slice_seconds:
             return None  # others would delay it
     if not queue:
         return _spare(pool, tenants, left, now)
@@ -181,7 +181,7 @@ def _resume(candidate: MovableTenant, left: _MovesLeft) -> Move | None:
 def _spare(
     pool: Pool, tenants: Sequence[MovableTenant], left: _MovesLeft, now: float
 ) -> Move | None:
-    """Resume a tenant without a known wish, which may be unseen: no other needs the room."""
+    """Resume a tenant with no known demand, which may be unseen: no other needs the room."""
     for tenant in sorted(tenants, key=lambda x: (x.since, x.key)):
         if (
             tenant.state is TenantState.SUSPENDED
@@ -196,7 +196,7 @@ def _spare(
 # --- the queue ----------------------------------------------------------------------------------
 
 
-def _since_wish(tenant: MovableTenant) -> float:
+def _wants_since(tenant: MovableTenant) -> float:
     if tenant.wanted is not None:
         return tenant.wanted
     return tenant.since + PRESUMED_SLICES * tenant.rules.slice_seconds
@@ -205,14 +205,14 @@ def _since_wish(tenant: MovableTenant) -> float:
 def _queue(tenants: Sequence[MovableTenant], now: float) -> list[MovableTenant]:
     def rank(tenant: MovableTenant) -> tuple[float, str]:
         levels = _LEVELS[quota.Priority.HIGH] - _LEVELS[tenant.priority]
-        return _since_wish(tenant) + levels * tenant.rules.slice_seconds, tenant.key
+        return _wants_since(tenant) + levels * tenant.rules.slice_seconds, tenant.key
 
     return sorted(
         (
             x
             for x in tenants
             if x.state is TenantState.SUSPENDED
-            and _since_wish(x) <= now
+            and _wants_since(x) <= now
             and now >= x.refused_until
         ),
         key=rank,

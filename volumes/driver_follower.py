@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # From the last change of a file to its mirror no more than ten seconds may pass: five until
-# polling detects it, if inotify does not (watch.LOOK_SECONDS), these, and the creation.
+# polling detects it, if inotify does not (folder_watch.RESCAN_SECONDS), these, and the creation.
 QUIET_SECONDS = 1.5
 LONGEST_UNQUIET_SECONDS = 30.0
 RETRY_SECONDS = 4.0  # doubled each time, up to
@@ -59,14 +59,14 @@ class DriverFollower:
         finder: DriverFinder,
         mirror: node_mirror.NodeMirror,
         watched: folder_watch.FolderWatch,
-        tell: Callable[[News], None],
+        report: Callable[[News], None],
     ) -> None:
         self._finder = finder
         self._node = mirror
         self._watch = watched
-        self._tell = tell
+        self._report = report
         self._stopped = False
-        self._complaint = ""  # the last logged error about old trees
+        self._problem = ""  # the last logged error about old trees
 
     def stop(self) -> None:
         """End :meth:`run` soon; may be called from a signal handler or another thread."""
@@ -79,7 +79,7 @@ class DriverFollower:
         while not self._stopped:
             self._watch.watch(self._finder.folders())  # first, so that no change is missed
             state = self._mirror()
-            self._tell(News(state, self._collect()))
+            self._report(News(state, self._collect()))
             again = state.driver is node_mirror.DriverState.UNUSABLE or state.specification
             changed = self._watch.wait(retry if again else IDLE_SECONDS)
             if changed:
@@ -96,9 +96,9 @@ class DriverFollower:
         try:
             return self._node.collect()
         except errors.PyVgpuError as exc:
-            if str(exc) != self._complaint:
+            if str(exc) != self._problem:
                 log.warning("left old trees where they are: %s", exc)
-            self._complaint = str(exc)
+            self._problem = str(exc)
             return ()
 
     def _wait_for_quiet(self) -> None:

@@ -39,7 +39,7 @@ def recall(saved: bytes) -> None:
     _known.update(_parse(saved))
 
 
-def tell(saved: bytes) -> bytes:
+def parse(saved: bytes) -> bytes:
     """Return the cache to save: the entries that were used, or *saved* if they are the same.
 
     Entries that were not used are of files that are gone.

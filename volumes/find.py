@@ -49,9 +49,9 @@ class ForeignDriverError(DriverError):
 class DriverMissingError(errors.UnavailableError):
     """There is no driver in the searched folders."""
 
-    def __init__(self, message: str, looked: tuple[str, ...] = ()) -> None:
+    def __init__(self, message: str, searched: tuple[str, ...] = ()) -> None:
         super().__init__(message)
-        self.looked = looked  # the folders, with findings if they were not empty
+        self.searched = searched  # the folders, with findings if they were not empty
 
 
 class DriverUnreadableError(errors.PermissionDeniedError):
@@ -125,9 +125,9 @@ def first_originals(searched: searching.Searched, remedy: str = _REMEDY) -> Orig
     raise missing(findings, remedy)
 
 
-def missing(looked: Iterable[str], remedy: str) -> DriverMissingError:
-    """Return the error that lists everywhere we *looked*, and the remedy."""
-    found = tuple(looked)
+def missing(searched: Iterable[str], remedy: str) -> DriverMissingError:
+    """Return the error that lists all folders *searched*, and the remedy."""
+    found = tuple(searched)
     return DriverMissingError(
         f"no NVIDIA driver found. {remedy}. Searched for libcuda.so.1 in {', '.join(found)}", found
     )

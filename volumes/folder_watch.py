@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 5.0
+RESCAN_SECONDS = 5.0
 POLL_SECONDS = 2.0  # the same without inotify
 
 
@@ -33,7 +33,7 @@ class FolderWatch:
 
     def __init__(self, *, inotify: bool = True) -> None:
         self._inotify = _open_inotify() if inotify else None
-        self._look_seconds = POLL_SECONDS if self._inotify is None else LOOK_SECONDS
+        self._poll_seconds = POLL_SECONDS if self._inotify is None else RESCAN_SECONDS
         self._watched: dict[Path, int] = {}
         self._seen: dict[Path, object] = {}
         self._woken, self._waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -59,7 +59,7 @@ class FolderWatch:
 
     def watch(self, folders: Iterable[Path]) -> None:
         """Watch *folders* from now on, and no others; some may not exist yet."""
-        self._seen = {folder: _look(folder) for folder in folders}
+        self._seen = {folder: _poll(folder) for folder in folders}
         if self._inotify is None:
             return
         for folder in [each for each in self._watched if each not in self._seen]:
@@ -76,7 +76,7 @@ class FolderWatch:
         end = time.monotonic() + seconds
         while True:
             left = end - time.monotonic()
-            if self._has_changed(max(0.0, min(left, self._look_seconds))):
+            if self._has_changed(max(0.0, min(left, self._poll_seconds))):
                 return True
             if left <= 0:
                 return False
@@ -88,7 +88,7 @@ class FolderWatch:
             os.read(self._woken, 4096)
             return True
         notified = bool(ready) and self._inotify is not None and any(self._inotify.read(timeout=0))
-        now = {folder: _look(folder) for folder in self._seen}
+        now = {folder: _poll(folder) for folder in self._seen}
         differs, self._seen = now != self._seen, now
         return notified or differs
 
@@ -119,7 +119,7 @@ def _events() -> int:
     )
 
 
-def _look(folder: Path) -> object:
+def _poll(folder: Path) -> object:
     """Return a value that changes when an entry of *folder* is added, removed or renamed.
 
     It also changes when a link to a folder gets another target, even one that does not exist here.

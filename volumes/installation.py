@@ -1,4 +1,4 @@
-"""Data types for an installed driver, which `survey` collects and `plan` turns into a tree."""
+"""Data types of an installed driver: `survey` collects it, `mirror_plan` turns it into a tree."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyvgpu import errors
 from pyvgpu.volumes import search
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from pathlib import Path, PurePosixPath
 
 SHARED = "shared"
 EXCLUSIVE = "exclusive"
@@ -30,6 +30,22 @@ class InstalledFile:
         parts = (*self.folder.split("/"), self.name)
         if {"", ".", ".."}.intersection(parts) or "/" in self.name:
             raise ValueError(f"{self.folder}/{self.name}: must be a path within a tree")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ConfiguredVolume:
+    """A volume to fill with the driver files that a configuration selects."""
+
+    name: str
+    base: PurePosixPath  # absolute; the volume's folder is <base>/<name>
+    mode: str  # ro or rw
+    binaries: tuple[str, ...]  # names
+    libraries: tuple[str, ...]  # prefixes of names, such as libcuda.so
+    shared: bool  # the shim replaces the driver's CUDA and NVML in it
+
+    def wants_library(self, name: str) -> bool:
+        """Return whether the library *name* belongs to it."""
+        return name.startswith(self.libraries)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

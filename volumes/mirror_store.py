@@ -81,7 +81,7 @@ class Store:
             saved = root.read_regular(file, _MOST_FACTS)
         elf_facts.recall(saved)
         yield
-        known = elf_facts.tell(saved)
+        known = elf_facts.parse(saved)
         if known != saved and self.trees():
             # Do not wait for the lock: its holder may be creating a mirror.
             with contextlib.suppress(OSError), _locked_at_once(self.folder):

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from pyvgpu.volumes import volumeconf
 
 _SHIMS_OWN = tuple(f"{stem}.so." for stem, _, _ in catalogue.REPLACED)
 _REMEDY = "Name its root with --driver-root DIR, such as /run/nvidia/driver"
@@ -29,7 +28,7 @@ class RootFinder:
     """Finds the driver below a root, repeatedly; see :mod:`.follow`."""
 
     root: Path
-    volumes: tuple[volumeconf.ConfiguredVolume, ...] | None = None
+    volumes: tuple[installation.ConfiguredVolume, ...] | None = None
 
     def find(self) -> installation.Installation:
         """Return the driver that is installed now."""
@@ -41,7 +40,7 @@ class RootFinder:
 
 
 def find_installation(
-    path: Path, volumes: Sequence[volumeconf.ConfiguredVolume] | None = None
+    path: Path, volumes: Sequence[installation.ConfiguredVolume] | None = None
 ) -> installation.Installation:
     """Return the current driver below *path*, with the files that *volumes* select.
 
@@ -116,13 +115,13 @@ def _places(host: root.Root) -> Iterator[search.Searched]:
 
 def _current(places: Sequence[search.Searched]) -> tuple[search.Searched, find.Originals]:
     """Return the driver that programs load, and its root."""
-    looked: list[str] = []
+    searched: list[str] = []
     for place in places:
         try:
             return place, find.first_originals(place, _REMEDY)
         except find.DriverMissingError as exc:
-            looked += (place.cache, *exc.looked)
-    raise find.missing(looked, _REMEDY)
+            searched += (place.cache, *exc.searched)
+    raise find.missing(searched, _REMEDY)
 
 
 def _others(places: Sequence[search.Searched], driver: find.Originals) -> Iterator[str]:
@@ -151,7 +150,7 @@ def _released(within: root.Root, folder: Path) -> Iterator[Path]:
 
 
 def _select(
-    volume: volumeconf.ConfiguredVolume, files: Iterable[installation.InstalledFile]
+    volume: installation.ConfiguredVolume, files: Iterable[installation.InstalledFile]
 ) -> installation.DriverVolume:
     """Return *volume* with the *files* that it selects; a shared one always has the originals."""
     selected = tuple(

@@ -97,7 +97,7 @@ def is_client(
     now: datetime.datetime,
     life: datetime.timedelta | None = None,
 ) -> bool:
-    """Tell whether a client's certificate and key are valid, and signed by the newest CA.
+    """Return whether a client's certificate and key are valid, and signed by the newest CA.
 
     With a *life* they are not once 2/3 of it are over, nor if they last longer than that.
     """
@@ -122,7 +122,7 @@ def make_key() -> str:
 
 
 def is_key(text: str) -> bool:
-    """Tell whether *text* is a key."""
+    """Return whether *text* is a key."""
     return _load_key(text) is not None
 
 
@@ -150,7 +150,7 @@ def expiry(bundle: Bundle) -> datetime.datetime:
 
 
 def is_due(bundle: Bundle, wanted: CertificateSpec, now: datetime.datetime) -> bool:
-    """Tell whether *bundle* needs replacing: invalid, other hosts, or 2/3 of its life over."""
+    """Return whether *bundle* needs replacing: invalid, other hosts, or 2/3 of its life over."""
     try:
         certificate = _one(bundle.certificate)
         key = serialization.load_pem_private_key(bundle.key.encode(), None)

@@ -113,9 +113,9 @@ class Identity:
 
     def run(self, stop: threading.Event) -> None:
         """Maintain the certificate until *stop*."""
-        self._upkeep.run(lambda: self.look(stop), stop)
+        self._upkeep.run(lambda: self.poll(stop), stop)
 
-    def look(self, stop: threading.Event) -> None:
+    def poll(self, stop: threading.Event) -> None:
         """Poll the source once; publish and serve a new certificate."""
         bundle = self._source(self._bundle)
         if bundle.authorities and self._publish(bundle.authorities):
@@ -127,7 +127,7 @@ class Identity:
             log.info("serving with a certificate until %s", certificates.expiry(bundle))
 
     def _publish(self, authorities: str) -> bool:
-        """Make the API server trust *authorities*; tell whether anything changed."""
+        """Make the API server trust *authorities*; return whether anything changed."""
         changes = [self._publish_to(path, authorities) for path in self._configurations]
         return any(changes)
 

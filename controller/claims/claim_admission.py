@@ -4,7 +4,7 @@ A replica reads the ledger before it lists the claims, and writes it with the re
 it read. So of two replicas that admit claims at once one starts over, and a claim created
 meanwhile is in the ledger or in the list.
 
-Claims that arrive while a batch is judged form the next batch: however many claims a namespace
+Claims that arrive while a batch is evaluated form the next batch: however many claims a namespace
 gets at once, a batch costs one list of its claims and one write of its ledger.
 """
 
@@ -50,7 +50,7 @@ class ClaimAdmitter:
     def __init__(self, api: apiserver.ApiServer, namespace: str) -> None:
         self._api = api
         self._folder = f"/api/v1/namespaces/{namespace}/configmaps"
-        self._batches = batcher.Gathered(self._judge, _in_a_thread)
+        self._batches = batcher.Gathered(self._evaluate, _in_a_thread)
 
     def why_not(self, namespace: str, claim: Object, uid: str, dry_run: bool) -> str:
         """Return why *claim* may not be created; empty if it may, and then the ledger has it.
@@ -66,13 +66,13 @@ class ClaimAdmitter:
         try:
             return question.answer.result(TURN_SECONDS)
         except concurrent.futures.TimeoutError:
-            if not question.answer.cancel():  # its batch is being judged
+            if not question.answer.cancel():  # its batch is being evaluated
                 return question.answer.result()
         raise errors.UnavailableError(
             f"too many claims at once: this one of namespace {namespace} could not be counted"
         )
 
-    def _judge(self, questions: Sequence[_Question]) -> None:
+    def _evaluate(self, questions: Sequence[_Question]) -> None:
         """Answer *questions*, those of one namespace together."""
         by_namespace: dict[str, list[_Question]] = {}
         for question in questions:
@@ -108,8 +108,8 @@ class ClaimAdmitter:
                 if not question.dry_run:
                     admitted = {question.uid: claim_totals.ReservedClaim(question.asked, now)}
                     left = others if why else others | admitted
-            only_judged = all(question.dry_run for question in questions)
-            if only_judged or left == known or self._write(home, ledger, left):
+            only_evaluated = all(question.dry_run for question in questions)
+            if only_evaluated or left == known or self._write(home, ledger, left):
                 return answers
         raise errors.UnavailableError(
             f"too many claims of namespace {namespace} at once: this one could not be added "

@@ -6,8 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pyvgpu import errors
-from pyvgpu.allocator import datatypes, mig_placement
-from pyvgpu.allocator import device_selector as wishes
+from pyvgpu.allocator import datatypes, device_selector, mig_placement
 from pyvgpu.controller.claims import claim_templates, dra_objects, templates
 from pyvgpu.controller.scheduler import cache, pod_request, wait_reasons
 from pyvgpu.kube import apiserver, objects
@@ -27,7 +26,7 @@ class ClaimExplanation:
     """The explanation of a pod and its claims."""
 
     why: wait_reasons.Why | None  # None: none of its claims waits for a device
-    lines: tuple[str, ...]  # one for each claim, and one for each part that was not judged
+    lines: tuple[str, ...]  # one for each claim, and one for each part that was not evaluated
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -129,7 +128,9 @@ def explain(known: ClusterClaims, pod: Object) -> ClaimExplanation | None:
         if waits:
             wants[name] = found
             plain = not claim_templates.is_ours(entry.get("resourceClaimTemplateName"))
-            lines += [f"claim {name}: not judged here: {text}" for text in found.unjudged if plain]
+            lines += [
+                f"claim {name}: not evaluated here: {text}" for text in found.unevaluated if plain
+            ]
     if count := dra_objects.whole_devices(pod):
         ours = True
         wants["whole"] = dra_objects.ClaimRequest(
@@ -142,19 +143,19 @@ def explain(known: ClusterClaims, pod: Object) -> ClaimExplanation | None:
     if not ours:
         return None
     profiles = {each.profile for want in wants.values() for each in want.partitions}
-    judged, selector = {name: want.parts for name, want in wants.items()}, _selector(pod)
-    if not trouble and not any(judged.values()):
+    evaluated, selector = {name: want.parts for name, want in wants.items()}, _selector(pod)
+    if not trouble and not any(evaluated.values()):
         if not profiles:
             return ClaimExplanation(None, tuple(lines))
-        lines += [_unjudged(profile) for profile in sorted(profiles)[1:]]
+        lines += [_unevaluated(profile) for profile in sorted(profiles)[1:]]
         selector = dataclasses.replace(selector, mig=min(profiles))
-        judged = {
+        evaluated = {
             name: tuple(each.part for each in want.partitions if each.profile == selector.mig)
             for name, want in wants.items()
         }
     elif not trouble:
-        lines += map(_unjudged, sorted(profiles))
-    called, parts = dra_objects.named(judged)
+        lines += map(_unevaluated, sorted(profiles))
+    called, parts = dra_objects.named(evaluated)
     asked = pod_request.PodRequest(
         key=f"{meta.get('namespace')}/{meta.get('name')}",
         uid=str(meta.get("uid")),
@@ -164,13 +165,13 @@ def explain(known: ClusterClaims, pod: Object) -> ClaimExplanation | None:
         trouble=trouble,
     )
     return ClaimExplanation(
-        wait_reasons.look(known.devices(), asked, every_device=True), tuple(lines)
+        wait_reasons.find(known.devices(), asked, every_device=True), tuple(lines)
     )
 
 
-def _unjudged(profile: str) -> str:
+def _unevaluated(profile: str) -> str:
     named = "any" if profile == mig_placement.SMALLEST else profile
-    return f"not judged here: MIG partitions (profile: {named}), beside its other requests"
+    return f"not evaluated here: MIG partitions (profile: {named}), beside its other requests"
 
 
 def _selector(pod: Object) -> datatypes.Selector:
@@ -178,7 +179,7 @@ def _selector(pod: Object) -> datatypes.Selector:
     if not any(map(claim_templates.is_ours, templates.named_by(pod))):
         return datatypes.ANY
     try:
-        return wishes.read(objects.section(pod, "metadata", "annotations")).selector
+        return device_selector.read(objects.section(pod, "metadata", "annotations")).selector
     except errors.UsageError:  # edited since the webhook accepted them
         return datatypes.ANY
 

@@ -41,7 +41,9 @@ class ClaimShape:
     need: datatypes.ContainerNeed
     selector: datatypes.Selector = datatypes.ANY
     nearness: datatypes.Nearness = datatypes.Nearness.PREFERRED
-    wish: elastic.TimeSharing | None = None  # for spare device time; None: no configuration
+    time_sharing: elastic.TimeSharing | None = (
+        None  # for spare device time; None: no configuration
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -119,8 +121,11 @@ def spec_of(shape: ClaimShape) -> dict[str, Any]:
     constraints = list(_constraints(shape))
     if constraints:
         devices["constraints"] = constraints
-    if shape.wish is not None and not (mig or need.whole):
-        opaque = {"driver": names.DRA_DRIVER, "parameters": elastic.parameters_of(shape.wish)}
+    if shape.time_sharing is not None and not (mig or need.whole):
+        opaque = {
+            "driver": names.DRA_DRIVER,
+            "parameters": elastic.parameters_of(shape.time_sharing),
+        }
         devices["config"] = [{"opaque": opaque}]
     return {"devices": devices}
 

@@ -176,9 +176,9 @@ def _alternatives(request: Object) -> Iterator[Amount]:
                 f"total limit it must be ExactCount, with a count such as 2"
             )
         count = int(asked.get("count") or 1)
-        wished = objects.section(asked, "capacity", "requests")
+        requested = objects.section(asked, "capacity", "requests")
         vcore, vmemory = (
-            wished.get(capacity) for capacity in (names.DRA_VCORE, names.DRA_VMEMORY)
+            requested.get(capacity) for capacity in (names.DRA_VCORE, names.DRA_VMEMORY)
         )
         if vcore is not None and not _is_whole(str(vcore)):
             raise errors.UsageError(

@@ -49,7 +49,7 @@ class ClaimRequest:
     """What one claim requests of our devices."""
 
     parts: tuple[pod_request.ContainerRequest, ...]  # one for each request of shares
-    unjudged: tuple[str, ...] = ()  # further conditions, which this module does not evaluate
+    unevaluated: tuple[str, ...] = ()  # further conditions, which this module does not evaluate
     partitions: tuple[PartitionRequest, ...] = ()
 
 
@@ -124,7 +124,7 @@ def tenants(found: Iterable[Object], claims: Iterable[Object]) -> list[pod_reque
 def wanted(spec: Object, classes: Mapping[str, Object]) -> ClaimRequest:
     """Return what a claim's *spec* requests of our devices; UsageError if that can never fit."""
     parts: list[pod_request.ContainerRequest] = []
-    unjudged: list[str] = []
+    unevaluated: list[str] = []
     partitions: list[PartitionRequest] = []
     for request in objects.entries(objects.section(spec, "devices"), "requests"):
         name = str(request.get("name"))
@@ -132,7 +132,7 @@ def wanted(spec: Object, classes: Mapping[str, Object]) -> ClaimRequest:
         others = objects.entries(request, "firstAvailable")
         if not asked and others:
             asked = others[0]
-            unjudged.append(f"request {name} has {len(others)} alternatives; this is the first")
+            unevaluated.append(f"request {name} has {len(others)} alternatives; this is the first")
         if asked.get("adminAccess"):
             continue
         called = str(asked.get("deviceClassName"))
@@ -143,7 +143,7 @@ def wanted(spec: Object, classes: Mapping[str, Object]) -> ClaimRequest:
             )
         of_class = list(_expressions(objects.section(classes[called], "spec")))
         if not is_ours(classes[called]):
-            unjudged.append(f"request {name} is for devices of another driver ({called})")
+            unevaluated.append(f"request {name} is for devices of another driver ({called})")
             continue
         conditions = [
             expression
@@ -162,21 +162,21 @@ def wanted(spec: Object, classes: Mapping[str, Object]) -> ClaimRequest:
             partitions += [PartitionRequest(profile, _instance(asked, name))] * count
         else:
             parts.append(_part(asked, name))
-        unjudged += [
+        unevaluated += [
             f"request {name} requires devices that match: {expression}"
             for expression in conditions
         ]
-    unjudged += [
+    unevaluated += [
         f"all devices must have {'the same' if key == 'matchAttribute' else 'another'} {value}"
         for entry in objects.entries(objects.section(spec, "devices"), "constraints")
         for key, value in entry.items()
         if key in ("matchAttribute", "distinctAttribute")
     ]
-    return ClaimRequest(tuple(parts), tuple(unjudged), tuple(partitions))
+    return ClaimRequest(tuple(parts), tuple(unevaluated), tuple(partitions))
 
 
 def is_ours(device_class: Object) -> bool:
-    """Tell whether a DeviceClass selects devices of our driver."""
+    """Return whether a DeviceClass selects devices of our driver."""
     found = _expressions(objects.section(device_class, "spec"))
     return any(names.DRA_DRIVER in expression for expression in found)
 
@@ -320,9 +320,9 @@ def _share(consumed: Object, device: datatypes.NodeDevice) -> datatypes.NodeShar
 
 def _part(asked: Object, name: str) -> pod_request.ContainerRequest:
     """Return one request; one that leaves out a capacity takes the whole device."""
-    wished = objects.section(asked, "capacity", "requests")
+    requested = objects.section(asked, "capacity", "requests")
     vcore, vmemory = (
-        _capacity(wished, capacity) for capacity in (names.DRA_VCORE, names.DRA_VMEMORY)
+        _capacity(requested, capacity) for capacity in (names.DRA_VCORE, names.DRA_VMEMORY)
     )
     count = max(_number(asked.get("count", 1)), 1)
     each = datatypes.WHOLE if vcore is None or vmemory is None else _number(vcore)
@@ -343,14 +343,14 @@ def _part(asked: Object, name: str) -> pod_request.ContainerRequest:
 
 def _instance(asked: Object, name: str) -> pod_request.ContainerRequest:
     """Return one request of a MIG partition; a capacity that it leaves out is the least."""
-    wished = objects.section(asked, "capacity", "requests")
-    vcore = _number(_capacity(wished, names.DRA_VCORE) or 1)
+    requested = objects.section(asked, "capacity", "requests")
+    vcore = _number(_capacity(requested, names.DRA_VCORE) or 1)
     if not 1 <= vcore <= datatypes.WHOLE:
         raise errors.UsageError(
-            f"request {name}: capacity vcore {_capacity(wished, names.DRA_VCORE)}: must be from 1 "
-            f"to {datatypes.WHOLE} of the GPU, such as 50"
+            f"request {name}: capacity vcore {_capacity(requested, names.DRA_VCORE)}: must be "
+            f"from 1 to {datatypes.WHOLE} of the GPU, such as 50"
         )
-    units = -(-_bytes(_capacity(wished, names.DRA_VMEMORY)) // MEBIBYTE)
+    units = -(-_bytes(_capacity(requested, names.DRA_VMEMORY)) // MEBIBYTE)
     return pod_request.ContainerRequest(datatypes.ContainerKind.APP, vcore, max(units, 1))
 
 

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 600.0
 AGAIN_SECONDS = 30.0  # after a sweep that failed
-_LOOK_SECONDS = 1.0  # between checks of the lease
+_POLL_SECONDS = 1.0  # between checks of the lease
 
 
 class TemplateCollector:
@@ -39,7 +39,7 @@ class TemplateCollector:
         """Sweep until *stop*."""
         while not stop.is_set():
             if not self._may_act():
-                stop.wait(_LOOK_SECONDS)
+                stop.wait(_POLL_SECONDS)
                 continue
             try:
                 self.sweep()

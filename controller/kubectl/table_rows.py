@@ -119,15 +119,15 @@ def audits(reports: Mapping[str, AgentMetrics | None]) -> Rows:
     """Return the current audit findings by node; None: the agent did not answer."""
     rows: Rows = []
     for node, agent in sorted(reports.items()):
-        looks = agent is not None and agent.audits
+        active = agent is not None and agent.audits
         counted = dict.fromkeys(KINDS.values(), 0)
         for kind, number in () if agent is None else agent.findings.items():
             counted[KINDS.get(kind, kind)] = number
         rows.append(
             {
                 "node": node,
-                "looks": None if agent is None else "yes" if looks else "no",
-                **{key: number if looks else None for key, number in counted.items()},
+                "active": None if agent is None else "yes" if active else "no",
+                **{key: number if active else None for key, number in counted.items()},
             }
         )
     return rows

@@ -110,7 +110,7 @@ EVENTS = (
 )
 AUDITS = (
     TableColumn("NODE", "node"),
-    TableColumn("ACTIVE", "looks"),
+    TableColumn("ACTIVE", "active"),
     TableColumn("NO-SHIM", "noShim"),
     TableColumn("FOREIGN", "foreign"),
     TableColumn("ABOVE", "above"),

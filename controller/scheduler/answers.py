@@ -28,7 +28,7 @@ class FilterResult:
             self.failed[text] = [*self.failed.get(text, ()), *refused]
 
 
-def judged(
+def evaluated(
     known: cache.Cache,
     made: index.Index,
     pod: pod_request.PodRequest,
@@ -44,7 +44,7 @@ def judged(
     if reservation is not None and reservation.state not in PASSING:
         # It may be bound there already, unknown to us: no other node is possible.
         return only(reservation.node, names, f"not {reservation.node}, to which it is being bound")
-    fitting, refusing = made.look(pod.shape).split(names, every_reason=every_reason)
+    fitting, refusing = made.results_of(pod.shape).split(names, every_reason=every_reason)
     answer = FilterResult(fitting, {why.value: refused for why, refused in refusing.items()})
     if reservation is not None and reservation.node in names and reservation.node not in fitting:
         _let(answer, known, pod, reservation.node)
@@ -82,7 +82,7 @@ def expect(known: cache.Cache, pod: pod_request.PodRequest, node: str, now: floa
 
 
 def fits_without_itself(known: cache.Cache, pod: pod_request.PodRequest, node: str) -> bool:
-    """Tell whether a pod fits on *node* if its own reservation counts as free."""
+    """Return whether a pod fits on *node* if its own reservation counts as free."""
     try:
         known.choose_devices(pod, node)
     except errors.UnavailableError:

@@ -301,9 +301,7 @@ class Cache:
         seen = datatypes.NodeDevices(info.devices, tuple(info.held((pod.uid,))))
         numbered = {str(at): reservation.shares[name] for at, name in enumerate(pod.names)}
         return (
-            None
-            if pod_placement.complaint(seen, info.wanted(pod), numbered)
-            else reservation.shares
+            None if pod_placement.problem(seen, info.wanted(pod), numbered) else reservation.shares
         )
 
     def _put(self, reservation: Reservation) -> None:

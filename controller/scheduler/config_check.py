@@ -27,7 +27,7 @@ _SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Complaint:
+class ConfigProblem:
     """One mistake in the configuration."""
 
     found: str
@@ -35,7 +35,7 @@ class Complaint:
     fatal: bool = False  # with it no pod gets devices
 
 
-def judge(document: object) -> tuple[Complaint, ...]:
+def check(document: object) -> tuple[ConfigProblem, ...]:
     """Return the mistakes in kube-scheduler's configuration.
 
     DataError if *document* is no such configuration.
@@ -48,13 +48,13 @@ def judge(document: object) -> tuple[Complaint, ...]:
     ours = [entry for entry in objects.entries(document, "extenders") if _is_ours(entry)]
     if not ours:
         return (
-            Complaint(
+            ConfigProblem(
                 f"none of its extenders manages {pod_request.RESOURCES[0][0]}",
                 "extenders: as in docs/scheduler.md",
                 fatal=True,
             ),
         )
-    return (*_sampling(document), *(complaint for one in ours for complaint in _extender(one)))
+    return (*_sampling(document), *(problem for one in ours for problem in _extender(one)))
 
 
 def _is_ours(extender: Object) -> bool:
@@ -62,7 +62,7 @@ def _is_ours(extender: Object) -> bool:
     return bool(managed & _RESOURCES)
 
 
-def _sampling(document: Object) -> Iterator[Complaint]:
+def _sampling(document: Object) -> Iterator[ConfigProblem]:
     usual = document.get("percentageOfNodesToScore")
     for profile in objects.entries(document, "profiles") or ({},):
         own = profile.get("percentageOfNodesToScore")
@@ -72,7 +72,7 @@ def _sampling(document: Object) -> Iterator[Complaint]:
         name = profile.get("schedulerName")
         where = f" of profile {name}" if name else ""
         said = "is not set" if percent is None else f"is {percent}"
-        yield Complaint(
+        yield ConfigProblem(
             f"percentageOfNodesToScore{where} {said}: in a cluster of more than {sampling.LEAST} "
             "nodes kube-scheduler asks about only some of them, and a pod may wait although "
             "another node has room",
@@ -80,28 +80,28 @@ def _sampling(document: Object) -> Iterator[Complaint]:
         )
 
 
-def _extender(one: Object) -> Iterator[Complaint]:
+def _extender(one: Object) -> Iterator[ConfigProblem]:
     if not one.get("filterVerb"):
-        yield Complaint(
+        yield ConfigProblem(
             "kube-scheduler does not ask which devices have room", "filterVerb: filter", fatal=True
         )
     if not one.get("bindVerb"):
-        yield Complaint(
+        yield ConfigProblem(
             "kube-scheduler binds by itself: a pod gets no devices",
             "bindVerb: bind",
             fatal=True,
         )
     if one.get("nodeCacheCapable") is not True:
-        yield Complaint("nodes are sent whole, 24 MB for 5,000", "nodeCacheCapable: true")
+        yield ConfigProblem("nodes are sent whole, 24 MB for 5,000", "nodeCacheCapable: true")
     if one.get("ignorable") is True:
-        yield Complaint(
+        yield ConfigProblem(
             "while the extender is down, pods are placed by node totals, and their nodes "
             "refuse them",
             "ignorable: false",
         )
     timeout = _seconds(one.get("httpTimeout"))
     if timeout is not None and timeout <= gang_state.WAIT_SECONDS:
-        yield Complaint(
+        yield ConfigProblem(
             f"httpTimeout is {timeout:g} s: a gang waits up to {gang_state.WAIT_SECONDS:g} s for "
             "its last pod",
             "httpTimeout: 30s",

@@ -113,7 +113,7 @@ class Decider:
         )
 
     def _kept(self, pod: pod_request.PodRequest, touched: frozenset[str]) -> bool | None:
-        """Tell whether the reservation of *pod* fits; None if there is none, or no change."""
+        """Return whether the reservation of *pod* fits; None if there is none, or no change."""
         reservation = self.cache.find(pod.uid)
         if reservation is None or reservation.node not in touched:
             return None
@@ -131,7 +131,7 @@ class Decider:
             if (known := self.cache.pods.get(other.key)) and known.uid == uid and known.waits
         }
         return any(
-            other.group != pod.group and self._index.look(other.shape).fits_any
+            other.group != pod.group and self._index.results_of(other.shape).fits_any
             for other in (*self._refused.values(), *self._requeued.values())
         )
 
@@ -144,7 +144,7 @@ class Decider:
                 return found
         if pod.group and self._yields.holds(pod.group, now) and self._is_awaited(pod):
             return answers.only("", names, "gives way to other pods: its group did not fit")
-        answer = answers.judged(self.cache, self._index, pod, names, every_reason=every_reason)
+        answer = answers.evaluated(self.cache, self._index, pod, names, every_reason=every_reason)
         if len(answer.fitting) == 1:
             answers.expect(self.cache, pod, answer.fitting[0], now)
         return answer
@@ -186,7 +186,7 @@ class Decider:
         pod = self.cache.pods.get(key)
         if pod is None:
             return None
-        return wait_reasons.look(self.cache, pod, names, every_device=every_device)
+        return wait_reasons.find(self.cache, pod, names, every_device=every_device)
 
     def broken(self, now: float) -> list[pod_request.PodRequest]:
         """Return the bound pods of gangs whose other pods could not be bound in time.

@@ -141,7 +141,7 @@ class Gathering:
     def _is_in_vain(
         self, gang: pod_request.Gang, found: gangs.Members, names: Sequence[str], now: float
     ) -> bool:
-        """Tell whether the last search still holds, or it is too early for the next."""
+        """Return whether the last search still holds, or it is too early for the next."""
         before = self._in_vain.get(gang.name)
         if before is None or before.about == self._about(found, names):
             return before is not None
@@ -199,7 +199,7 @@ class Gathering:
         own = {it.node for one in moving if (it := self._cache.find(one.uid)) is not None}
 
         def candidates(one: pod_request.PodRequest) -> list[NodeInfo]:
-            fits = self._index.look(one.shape).fits
+            fits = self._index.results_of(one.shape).fits
             fitting = [node_name for node_name in names if fits(node_name) or node_name in own]
             policy = one.policy or self._cache.settings.policy
             scores = self._index.score(one.shape, policy, fitting)
@@ -224,7 +224,7 @@ class Gathering:
     def _refused(
         self, found: gangs.Members, pod: pod_request.PodRequest, names: Sequence[str]
     ) -> answers.FilterResult:
-        answer = answers.judged(self._cache, self._index, pod, names)
+        answer = answers.evaluated(self._cache, self._index, pod, names)
         fitting, answer.fitting = answer.fitting, []
         answer.refuse(fitting, f"room for this pod, but not for its whole gang of {found.size}")
         return answer

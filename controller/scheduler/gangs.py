@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pyvgpu.allocator import datatypes, free_capacity, pod_placement
+from pyvgpu.allocator import datatypes, free_capacity, pod_placement, search_budget
 from pyvgpu.controller.scheduler import pod_request
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class _Trial:
     def __init__(self, uids: set[str]) -> None:
         self._uids = uids
         self._held: dict[str, tuple[datatypes.Holding, ...]] = {}
-        self._patience = pod_placement.SearchBudget()
+        self._budget = search_budget.SearchBudget()
 
     def place(
         self, info: NodeInfo, pod: pod_request.PodRequest, packing: datatypes.Packing
@@ -134,7 +134,7 @@ class _Trial:
             held = self._held[info.name] = tuple(info.held(self._uids))
         wanted = info.wanted(pod, packing)
         room = free_capacity.of(datatypes.NodeDevices(info.devices, held))
-        placed = pod_placement.find(room, wanted, self._patience)
+        placed = pod_placement.find(room, wanted, self._budget)
         if placed is None:
             return None
         self._held[info.name] = (

@@ -1,8 +1,8 @@
 """Index of nodes by pod shape: which nodes fit, and their scores, cached between requests.
 
-Pods of one shape are judged alike, so results are kept for the next one. Only nodes that have
-changed are judged again, on the next request: so an answer costs as much as the changes since the
-last one for its shape, and the names in it.
+Pods of one shape have the same results, which are kept. The next request evaluates only nodes that
+have changed: so an answer costs as much as the changes since the last one for its shape, and the
+names in it.
 
 Scores are 0 to 10, the scale of scheduler extenders. *binpack* fills devices that are shared
 already, then nodes that are in use, so that whole devices and whole nodes stay free for pods that
@@ -19,7 +19,15 @@ import itertools
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.allocator import capacity, codes, datatypes, free_capacity, nearness, pod_placement
+from pyvgpu.allocator import (
+    capacity,
+    codes,
+    datatypes,
+    free_capacity,
+    nearness,
+    pod_placement,
+    search_budget,
+)
 from pyvgpu.controller.scheduler import name_lists, pod_request
 
 if TYPE_CHECKING:
@@ -106,26 +114,26 @@ class Meaning:
         pods = filter(None, self._pods.values())
         return any(container.need.count > 1 for pod in pods for container in pod.containers)
 
-    def judge(
-        self, info: NodeInfo, patience: pod_placement.SearchBudget, own: Collection[str] = ()
+    def evaluate(
+        self, info: NodeInfo, budget: search_budget.SearchBudget, own: Collection[str] = ()
     ) -> RefusalReason | None:
         """Return why a node does not fit, None if it does.
 
-        *patience* is shared by several nodes. Reservations of the pods *own*, by uid, count as
+        *budget* is shared by several nodes. Reservations of the pods *own*, by uid, count as
         free.
         """
         free = info.without(own) if own else info.free
         numbers = info.capacity if free is info.free else free_capacity.numbers(info.unit, free)
         said = bytearray(1)
-        capacity.judge_all([numbers], (0,), self.asked, said)
-        return _REASONS.get(self.settle(said[0], info, free, patience))
+        capacity.evaluate_all([numbers], (0,), self.asked, said)
+        return _REASONS.get(self.settle(said[0], info, free, budget))
 
     def settle(
         self,
         code: int,
         info: NodeInfo,
         free: Sequence[free_capacity.FreeCapacity],
-        patience: pod_placement.SearchBudget,
+        budget: search_budget.SearchBudget,
     ) -> int:
         """Return the final code of a node for which the numbers give *code*."""
         if code == codes.UNKNOWN and info.trouble:
@@ -134,7 +142,7 @@ class Meaning:
         if (
             pod is None
             or pod_placement.is_by_count(pod)
-            or pod_placement.find(free, pod, patience) is not None
+            or pod_placement.find(free, pod, budget) is not None
         ):
             return code
         if pod.selector.mig:
@@ -165,7 +173,7 @@ class ShapeResults:
         self.scores: dict[pod_request.NodePolicy, Scores] = {}
 
     def fits(self, name: str) -> bool:
-        """Tell whether a node fits."""
+        """Return whether a node fits."""
         return self._code(name) == codes.FITS
 
     @property
@@ -184,7 +192,7 @@ class ShapeResults:
 
         Without *every_reason* the others are left out where any node fits.
         """
-        said = self._roll.look(names, self.fitting, codes.UNKNOWN)
+        said = self._roll.lookup(names, self.fitting, codes.UNKNOWN)
         fitting = said.count(codes.FITS)
         if fitting == len(said):
             return names, {}
@@ -237,7 +245,7 @@ class Index:
         if len(self._changes) > 2 * len(self._nodes) + 1024:
             self._forget_changes()
 
-    def look(self, shape: pod_request.PodShape) -> ShapeResults:
+    def results_of(self, shape: pod_request.PodShape) -> ShapeResults:
         """Return the results for *shape*, brought up to date."""
         if len(self._roll) > 2 * len(self._nodes) + MOST_GONE:
             self._begin()
@@ -250,12 +258,12 @@ class Index:
             known = self._known[shape] = ShapeResults(shape, self._roll)
             while len(self._known) > MOST_SHAPES:
                 self._known.popitem(last=False)
-            self._judge(known, range(len(self._numbers)))
+            self._evaluate(known, range(len(self._numbers)))
         else:
             self._known.move_to_end(shape)
             if known.at < self.version:
                 numbers = {self._roll.number(name) for name in self._since(known.at)}
-                self._judge(known, numbers)
+                self._evaluate(known, numbers)
                 for scores in known.scores.values():
                     scores.outdated |= numbers
         known.at = self.version
@@ -265,20 +273,20 @@ class Index:
         self, shape: pod_request.PodShape, policy: pod_request.NodePolicy, names: Sequence[str]
     ) -> name_lists.Codes:
         """Return the score of each of *names* for *shape*, from 0 to 10 (best)."""
-        known = self.look(shape)
+        known = self.results_of(shape)
         scores = known.scores.get(policy)
         if scores is None:
             scores = known.scores[policy] = Scores(len(self._numbers))
         if scores.outdated:
             self._score(known, policy, scores)
-        found = self._roll.look(names, scores.points, 0)
+        found = self._roll.lookup(names, scores.points, 0)
         if _UNSCORED in found:
             for name in name_lists.only(names, found, _UNSCORED):
                 info = self._nodes[name]
                 pod = known.meaning.pod(info.unit)
                 points = score_nearness(info.free, pod) if pod else 0
                 scores.points[self._roll.number(name)] = points
-            found = self._roll.look(names, scores.points, 0)
+            found = self._roll.lookup(names, scores.points, 0)
         return found
 
     def _follow(self, names: Iterable[str]) -> None:
@@ -310,22 +318,22 @@ class Index:
         scores.outdated.clear()
 
     def fits_one_of(self, shape: pod_request.PodShape, names: Collection[str]) -> bool:
-        """Tell whether *shape* fits one of a few nodes; adds nothing to the index."""
+        """Return whether *shape* fits one of a few nodes; adds nothing to the index."""
         if shape in self._known:
-            return any(map(self.look(shape).fits, names))
-        meaning, patience = Meaning(shape), pod_placement.SearchBudget()
+            return any(map(self.results_of(shape).fits, names))
+        meaning, budget = Meaning(shape), search_budget.SearchBudget()
         infos = (self._nodes.get(name) for name in names)
-        return any(info and meaning.judge(info, patience) is None for info in infos)
+        return any(info and meaning.evaluate(info, budget) is None for info in infos)
 
     def shapes(self) -> Iterator[pod_request.PodShape]:
         """Yield the cached shapes."""
         yield from self._known
 
-    def _judge(self, known: ShapeResults, numbers: Collection[int]) -> None:
-        """Judge nodes again."""
-        meaning, fitting, patience = known.meaning, known.fitting, pod_placement.SearchBudget()
+    def _evaluate(self, known: ShapeResults, numbers: Collection[int]) -> None:
+        """Evaluate nodes again."""
+        meaning, fitting, budget = known.meaning, known.fitting, search_budget.SearchBudget()
         _reach(fitting, len(self._numbers), codes.UNKNOWN)
-        capacity.judge_all(self._numbers, numbers, meaning.asked, fitting)
+        capacity.evaluate_all(self._numbers, numbers, meaning.asked, fitting)
         searched = meaning.is_searched
         if not searched and codes.UNKNOWN not in fitting:
             return
@@ -333,7 +341,7 @@ class Index:
             if searched or fitting[number] == codes.UNKNOWN:
                 info = self._nodes.get(self._roll.name(number))
                 if info is not None:
-                    fitting[number] = meaning.settle(fitting[number], info, info.free, patience)
+                    fitting[number] = meaning.settle(fitting[number], info, info.free, budget)
 
     @property
     def version(self) -> int:
@@ -345,7 +353,7 @@ class Index:
         return set(self._changes[version - self._forgotten :])
 
     def _forget_changes(self) -> None:
-        """Drop the older half, and the shapes that were last judged before the rest."""
+        """Drop the older half, and the shapes that were last evaluated before the rest."""
         half = len(self._changes) // 2
         del self._changes[:half]
         self._forgotten += half

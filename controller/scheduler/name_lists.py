@@ -56,7 +56,7 @@ class Listed(Sequence[str]):
         return iter(self._all())
 
     def __contains__(self, name: object) -> bool:
-        """Tell whether *name* is among them."""
+        """Return whether *name* is among them."""
         return name in self._all()
 
     def _all(self) -> Sequence[str]:
@@ -142,11 +142,11 @@ class Roll:
             self._names.append(name)
         return found
 
-    def look(self, names: Sequence[str], codes: bytes | bytearray, unknown: int) -> Codes:
+    def lookup(self, names: Sequence[str], codes: bytes | bytearray, unknown: int) -> Codes:
         """Return the code of each of *names*: the entry of *codes* at its number."""
         if not isinstance(names, Listed):
             numbers = (self._numbers.get(name, len(codes)) for name in names)
             return bytes(codes[number] if number < len(codes) else unknown for number in numbers)
         found = bytearray(len(names))
-        self._table.look(names.found, codes, unknown, found)
+        self._table.lookup(names.found, codes, unknown, found)
         return found

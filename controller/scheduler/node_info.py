@@ -12,7 +12,7 @@ import math
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.allocator import capacity, datatypes, free_capacity, pod_placement
+from pyvgpu.allocator import capacity, datatypes, free_capacity, pod_placement, search_budget
 from pyvgpu.controller.scheduler import choices, pod_request
 
 if TYPE_CHECKING:
@@ -99,10 +99,10 @@ class NodeInfo:
         if self._free is None:
             self._strays = {}
             known = tuple(self._known(_NONE))
-            patience = pod_placement.SearchBudget(0)  # least effort: this runs after every change
+            budget = search_budget.SearchBudget(0)  # least effort: this runs after every change
             for uid, wanted in self._lost():
                 room = free_capacity.of(datatypes.NodeDevices(self.devices, known))
-                placed = pod_placement.find(room, wanted, patience)
+                placed = pod_placement.find(room, wanted, budget)
                 if placed:
                     holder = self.tenants[uid].pod.key
                     self._strays[uid] = pod_placement.holdings(wanted.containers, placed, holder)

@@ -26,7 +26,7 @@ cdef class NameTable:
         size=Py_ssize_t, at=Py_ssize_t, used=Py_ssize_t, word="unsigned long long")
     cpdef add(self, const unsigned char[::1] name, unsigned int number)
 
-    cpdef look(
+    cpdef lookup(
         self, NameList names, const unsigned char[::1] codes, int unknown,
         unsigned char[::1] found)
 
@@ -91,7 +91,7 @@ cdef void _place(
 @cython.locals(
     known=Py_ssize_t, name=Py_ssize_t, mixed="unsigned int", at="unsigned int", code=int,
     place="unsigned long long", record=Py_ssize_t, number=Py_ssize_t)
-cdef void _look_all(
+cdef void _lookup_all(
     const unsigned char[::1] text, unsigned int[::1] spans, unsigned int[::1] hashes,
     unsigned long long[::1] places, unsigned int mask, unsigned long long[::1] records,
     const unsigned char[::1] codes, int unknown, unsigned char[::1] found) noexcept

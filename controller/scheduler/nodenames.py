@@ -106,7 +106,7 @@ class NameTable:
         self._used = used
         self._count += 1
 
-    def look(
+    def lookup(
         self, names: NameList, codes: bytes | bytearray, unknown: int, found: bytearray
     ) -> None:
         """Write into *found*, for each of the names, the entry of *codes* at its number.
@@ -116,7 +116,7 @@ class NameTable:
         names._check(found)
         hashes = array.array("I", bytes(4 * names.count))
         _hash_all(names._letters, names._spans, names.count, hashes)
-        _look_all(
+        _lookup_all(
             names._letters,
             names._spans,
             hashes,
@@ -159,7 +159,7 @@ def _count_quotes(text: bytes) -> int:
 
 
 def _find_spans(text: bytes, spans: array.array[int], count: int) -> bool:
-    """Write the start and the end of each name to *spans*; tell whether *text* is a list.
+    """Write the start and the end of each name to *spans*; return whether *text* is a list.
 
     It has twice as many quotes as the *count* of names.
     """
@@ -303,7 +303,7 @@ def _place(places: array.array[int], mask: int, place: int) -> None:
     places[at] = place
 
 
-def _look_all(
+def _lookup_all(
     text: bytes,
     spans: array.array[int],
     hashes: array.array[int],
@@ -314,7 +314,7 @@ def _look_all(
     unknown: int,
     found: bytearray,
 ) -> None:
-    """Do what NameTable.look does."""
+    """Do what NameTable.lookup does."""
     known = len(codes)
     for name in range(len(hashes)):
         mixed = hashes[name]
@@ -335,7 +335,7 @@ def _look_all(
 
 
 def _is(records: array.array[int], record: int, text: bytes, start: int, end: int) -> bool:
-    """Tell whether a record is of this name."""
+    """Return whether a record is of this name."""
     if records[record] & _LOW != end - start:
         return False
     differing, at = 0, start

@@ -1,8 +1,8 @@
 """Parse a pod's device request into a small record.
 
 A record is small since there may be a hundred thousand pods. The request is stored apart from the
-pod: pods of the same :class:`PodShape` are judged alike, so they share one object, and with it the
-results for each node.
+pod: pods of the same :class:`PodShape` have the same results on each node, so they share one
+object, and with it these results.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RESOURCES = (  # a container requests one of these pairs: compute, memory
 )
 # The resources of pods that request devices; the webhook converts the last one.
 ASKED_FOR = frozenset((*(name for pair in RESOURCES for name in pair), names.VMEMORY_MIB_RESOURCE))
-MOST_CONTAINERS = 32  # with devices, of one pod: each is judged on every node
+MOST_CONTAINERS = 32  # with devices, of one pod: each is evaluated on every node
 MOST_MEMBERS = 1000  # of a gang
 MOST_SECONDS = 3600.0
 GANG_SECONDS = 60.0  # to bind all of a gang, if its pods do not say
@@ -212,7 +212,7 @@ def needs(container: Object, unit: int | None = None) -> tuple[int, int]:
 
 
 def is_of_gaia(container: Object) -> bool:
-    """Tell whether *container* requests gpu-manager's resources."""
+    """Return whether *container* requests gpu-manager's resources."""
     return any(
         name in objects.section(container, "resources", section)
         for section in _SECTIONS
@@ -290,17 +290,17 @@ def _asking(spec: Object) -> Iterator[_Asking]:
 
 
 def _asked(asking: Iterable[_Asking], noted: Object, namespace: str, unit: int | None) -> _Parsed:
-    wish = device_selector.read(noted)
+    selection = device_selector.read(noted)
     found = []
     for name, kind, entry in asking:
         try:
             vcore, units = needs(entry, unit)
             if vcore or units:
-                count = wish.count_of(name)
+                count = selection.count_of(name)
                 need = requests.read(vcore, units, count)
-                if wish.selector.mig:
+                if selection.selector.mig:
                     mig_placement.check_need(need)
-                if wish.selector.mps:
+                if selection.selector.mps:
                     isolation.check_need(need)
                 if unit is not None:
                     memory = RESOURCES[is_of_gaia(entry)][1]
@@ -315,10 +315,10 @@ def _asked(asking: Iterable[_Asking], noted: Object, namespace: str, unit: int |
         )
     parts = tuple(part for _, part in found)
     return _Parsed(
-        _shape(parts, wish.selector, wish.nearness or datatypes.Nearness.PREFERRED),
+        _shape(parts, selection.selector, selection.nearness or datatypes.Nearness.PREFERRED),
         _kept(tuple(name for name, _ in found)),
         _policy(noted),
-        wish.packing,
+        selection.packing,
         _gang(noted, namespace),
     )
 

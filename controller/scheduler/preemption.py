@@ -61,7 +61,7 @@ class VictimTimeouts:
 
     def uids(self, now: float) -> frozenset[str]:
         """Return the victims that are overdue by *now* and still hold their devices."""
-        self._look(now)
+        self._drop_expired(now)
         self._nodes = {uid: at for uid, at in self._nodes.items() if self._is_ending(uid, at)}
         return frozenset(self._nodes)
 
@@ -75,7 +75,7 @@ class VictimTimeouts:
 
     def overdue(self, now: float) -> set[str]:
         """Return the uids of pods whose wait has timed out by *now*, each once."""
-        self._look(now)
+        self._drop_expired(now)
         owed, self._owed = self._owed, set()
         return owed
 
@@ -84,7 +84,7 @@ class VictimTimeouts:
         _, text = self._failed.get(pod.uid, (pod, ""))
         return text
 
-    def _look(self, now: float) -> None:
+    def _drop_expired(self, now: float) -> None:
         late = [pending for pending in self._waits.values() if pending.until <= now]
         for wait in late:
             del self._waits[wait.pod.uid]
@@ -108,7 +108,7 @@ class VictimTimeouts:
             }
 
     def _is_ending(self, uid: str, node: str) -> bool:
-        """Tell whether a pod on *node* is being deleted and is not gone yet."""
+        """Return whether a pod on *node* is being deleted and is not gone yet."""
         info = self._cache.nodes.get(node)
         reservation = info.tenants.get(uid) if info is not None else None
         return reservation is not None and reservation.pod.leaving
@@ -191,7 +191,7 @@ class PreemptionPlanner:
         return going
 
     def nominated(self, pod: pod_request.PodRequest, now: float) -> bool:
-        """Claim for *pod* what is being freed on its nominated node; tell whether it worked."""
+        """Claim for *pod* what is being freed on its nominated node; return whether it worked."""
         with self._cache.lock:
             proposal = self._proposals.get(pod.uid)
             if not pod.nominated or not pod.waits or proposal is None or proposal.until <= now:
@@ -231,7 +231,7 @@ class PreemptionPlanner:
         with self._cache.lock:
             if self._has_something(pod):
                 return ()
-            known = self._index.look(pod.shape)
+            known = self._index.results_of(pod.shape)
             return [
                 self._cache.nodes[name]
                 for name in names
@@ -239,7 +239,7 @@ class PreemptionPlanner:
             ]
 
     def _has_something(self, pod: pod_request.PodRequest) -> bool:
-        """Tell whether *pod* holds devices already, or reserves some."""
+        """Return whether *pod* holds devices already, or reserves some."""
         reservation = self._cache.find(pod.uid)
         return reservation is not None and reservation.state is not Certainty.EXPECTED
 

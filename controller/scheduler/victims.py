@@ -11,7 +11,7 @@ import dataclasses
 import itertools
 from typing import TYPE_CHECKING
 
-from pyvgpu.allocator import datatypes, pod_placement
+from pyvgpu.allocator import datatypes, pod_placement, search_budget
 from pyvgpu.controller.scheduler import pod_request
 from pyvgpu.controller.scheduler.node_info import Certainty
 
@@ -41,7 +41,7 @@ class Budgets:
     overdue: frozenset[str] = frozenset()  # uids of victims that overstay
 
     def permit(self, pods: Iterable[pod_request.PodRequest]) -> bool:
-        """Tell whether all of *pods* may be evicted."""
+        """Return whether all of *pods* may be evicted."""
         left = dict(self.allowed)
         for pod in pods:
             if pod.uid in self.protected:
@@ -113,11 +113,11 @@ def _fewest(
     may: Sequence[pod_request.PodRequest],
     budgets: Budgets,
 ) -> tuple[pod_request.PodRequest, ...] | None:
-    patience = pod_placement.SearchBudget()
+    budget = search_budget.SearchBudget()
 
     def fits(victims: Iterable[pod_request.PodRequest]) -> bool:
         return pod_placement.fits(
-            info.without(ending | {victim.uid for victim in victims}), wanted, patience
+            info.without(ending | {victim.uid for victim in victims}), wanted, budget
         )
 
     if fits(()):

@@ -16,7 +16,7 @@ from pyvgpu.allocator import (
     free_capacity,
     mig_placement,
     placement_explanation,
-    pod_placement,
+    search_budget,
 )
 from pyvgpu.controller.scheduler import index, pod_request, victims
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyvgpu.controller.scheduler.node_info import NodeInfo
 
 MOST_EVENT_BYTES = 1024  # of an event's message, by Kubernetes' rule
-AT_ONCE = 50  # nodes judged before other threads may take the lock
+AT_ONCE = 50  # nodes evaluated before other threads may take the lock
 MOST_ENDING = 3  # pods named whose end would make room
 ABOVE_ALL = 1 << 31  # higher than any pod's priority
 _LEAST = 1 << 20  # vcore times bytes of a claim that gives no amounts
@@ -137,7 +137,7 @@ class Why:
         return f"no device for {self.asked}: {found or 'no node is known'}"
 
 
-def look(
+def find(
     known: cache.Cache,
     pod: pod_request.PodRequest,
     names: Collection[str] | None = None,
@@ -158,7 +158,7 @@ def look(
     lines: dict[str, tuple[placement_explanation.DeviceReason, ...]] = {}
     best: tuple[float, str, free_capacity.FreeCapacity] | None = None
     divided: list[str] = []
-    meaning, patience = index.Meaning(pod.shape), pod_placement.SearchBudget()
+    meaning, budget = index.Meaning(pod.shape), search_budget.SearchBudget()
     for some in _some(asked):
         with known.lock:
             for name in some:
@@ -166,7 +166,7 @@ def look(
                 why = index.RefusalReason.UNKNOWN
                 if info is not None:
                     divided += (f"{name} {one.label}" for one in info.devices if one.profiles)
-                    found = meaning.judge(info, patience, (pod.uid,))
+                    found = meaning.evaluate(info, budget, (pod.uid,))
                     if found is None:
                         fitting.append(name)
                         continue

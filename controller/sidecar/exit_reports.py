@@ -60,7 +60,7 @@ def is_news(pod: sidecar_pods.WatchedPod, policies: Sequence[marking.MarkingPoli
     marks = marking.mark(pod, policies)
     return (
         names.STOP_ANNOTATION not in pod.annotations
-        and not main_completion.look(pod, marks.mains).done
+        and not main_completion.read(pod, marks.mains).done
     )
 
 

@@ -43,7 +43,7 @@ class Sweep:
         api: apiserver.ApiServer,
         settings: SidecarSettings,
         may_act: Callable[[], bool],
-        turns: rate_limit.Pace,
+        pace: rate_limit.Pace,
         meter: ControllerMeter,
     ) -> None:
         self._api = api
@@ -55,7 +55,7 @@ class Sweep:
         }
         self._settings = settings
         self._may_act = may_act
-        self._turns = turns
+        self._pace = pace
         self._meter = meter
 
     def run(self, stop: threading.Event) -> None:
@@ -80,7 +80,7 @@ class Sweep:
             if stop.wait(_PAGE_SECONDS) or not self._may_act():
                 return
 
-    def look(self, pod: sidecar_pods.WatchedPod) -> list[Operation]:
+    def operations_of(self, pod: sidecar_pods.WatchedPod) -> list[Operation]:
         """Return the patch that labels *pod*; empty if it has the label or no marked sidecars."""
         done = (
             pod.deleted
@@ -100,9 +100,9 @@ class Sweep:
         """Label *pod* if it has marked sidecars; on a conflict, read it again."""
         folder = f"/api/v1/namespaces/{pod.namespace}/pods"
         for _ in range(_TRIES):
-            if not (operations := self.look(pod)):
+            if not (operations := self.operations_of(pod)):
                 return
-            self._turns.wait()
+            self._pace.wait()
             if not self._may_act():
                 return
             try:

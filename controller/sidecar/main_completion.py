@@ -40,7 +40,7 @@ class MainsState:
         return self.since.isoformat() if self.since else ""
 
 
-def look(
+def read(
     pod: sidecar_pods.WatchedPod, mains: Sequence[sidecar_pods.ObservedContainer]
 ) -> MainsState:
     """Return whether *mains*, the main containers of *pod*, are done."""

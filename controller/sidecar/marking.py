@@ -64,7 +64,7 @@ class Marking:
 
     sidecars: tuple[sidecar_pods.ObservedContainer, ...]
     mains: tuple[sidecar_pods.ObservedContainer, ...]
-    wishes: Mapping[str, SidecarOptions]  # by sidecar name
+    options: Mapping[str, SidecarOptions]  # by sidecar name
     warnings: tuple[str, ...]
     why_not: str  # a sentence; empty if the controller handles the pod
 
@@ -74,18 +74,18 @@ def mark(pod: sidecar_pods.WatchedPod, policies: Sequence[MarkingPolicy] = ()) -
     warnings: list[str] = []
     sidecars: list[sidecar_pods.ObservedContainer] = []
     mains: list[sidecar_pods.ObservedContainer] = []
-    wishes: dict[str, SidecarOptions] = {}
+    options: dict[str, SidecarOptions] = {}
     for container in pod.containers:
         said = _said(container, warnings)
         if said is None:
             said = any(policy.marks(pod, container) for policy in policies)
         (sidecars if said else mains).append(container)
         if said:
-            wishes[container.name] = _wishes(container, warnings)
+            options[container.name] = _options(container, warnings)
     return Marking(
         tuple(sidecars),
         tuple(mains),
-        wishes,
+        options,
         tuple(warnings),
         _why_not(pod, sidecars, mains),
     )
@@ -146,7 +146,7 @@ def _said(container: sidecar_pods.ObservedContainer, warnings: list[str]) -> boo
     return True if any(said.values()) else None
 
 
-def _wishes(container: sidecar_pods.ObservedContainer, warnings: list[str]) -> SidecarOptions:
+def _options(container: sidecar_pods.ObservedContainer, warnings: list[str]) -> SidecarOptions:
     def find(variable: str) -> str:
         found = [
             text or "" for name, text in container.environment.items() if name.upper() == variable

@@ -45,7 +45,7 @@ _AGAIN_SOON_SECONDS, _SOON_SECONDS = 0.25, 5.0  # the same, so soon after the ma
 _POLL_SECONDS = 0.2  # between lists of running containers, if the runtime has no events
 _EVENTS_AGAIN_SECONDS = 60  # before another attempt to stream events
 _LEAST_SECONDS = 0.5  # between checks of the stop event
-LOOK_SECONDS = 10.0  # between queries for images; a change of the reports is written at once
+IMAGES_SECONDS = 10.0  # between queries for images; a change of the reports is written at once
 RENEWALS = 3  # of the lease while it lasts, if the reports do not change
 _MOST_IMAGES, _LONGEST_IMAGE = 200, 512  # reported on the lease: 256 KiB at most
 _REPLACED = "definition changed"  # in kubelet's event, in every release since 1.14
@@ -126,7 +126,7 @@ class NodeAgent:
                 if not self._report(lease, ask=ask):
                     due = time.monotonic() + leases.RENEW_SECONDS
                 elif ask:
-                    due = time.monotonic() + LOOK_SECONDS
+                    due = time.monotonic() + IMAGES_SECONDS
         self._queue.close()
         lease.give_back()
 
@@ -149,7 +149,7 @@ class NodeAgent:
             try:
                 image = self._settings.fast_exit.image
                 self._has = image if self._runtime.has_image(image) else ""
-                self._look_for_images()
+                self._find_images()
                 self._tidy()
             except cri.RuntimeRefusedError as exc:
                 log.warning("did not renew the lease of the node: %s", exc)
@@ -171,7 +171,7 @@ class NodeAgent:
         self._renewal_due = now + self._settings.lease_seconds / RENEWALS
         return True
 
-    def _look_for_images(self) -> None:
+    def _find_images(self) -> None:
         """Check which of the images requested by pods the node has."""
         wanted = sorted({name for pod in self._pods.values() for name in swaps.asked_for(pod)})
         short = [name for name in wanted if len(name) <= _LONGEST_IMAGE][:_MOST_IMAGES]
@@ -218,7 +218,7 @@ class NodeAgent:
     def _work(self) -> None:
         while (key := self._queue.take()) is not None:
             try:
-                self._look(key)
+                self._process(key)
             except cri.RuntimeRefusedError as exc:
                 log.warning("pod %s: %s", key, exc)
                 self._meter.runtime_errors.inc()
@@ -234,13 +234,13 @@ class NodeAgent:
             finally:
                 self._queue.done(key)
 
-    def _look(self, key: str) -> None:
+    def _process(self, key: str) -> None:
         pod = self._pods.get(key)
         if pod is None:
             self._tell(key, None)
             return
         if swaps.asked_for(pod) - self._images.keys():
-            self._look_for_images()
+            self._find_images()
             self._news.set()
         policies = self._settings.policies
         decided = pod.deleted or names.STOP_ANNOTATION in pod.annotations

@@ -95,7 +95,7 @@ def check(
         return _hasten(pod, marks, runtime, replacing)
     if marks.why_not:
         return NodeStops((), marks.why_not)
-    moment = main_completion.look(pod, marks.mains)
+    moment = main_completion.read(pod, marks.mains)
     if not moment.done:
         return NodeStops((), moment.why)
     record = records.read(pod, moment.ended_text)
@@ -106,7 +106,7 @@ def check(
         return NodeStops((), why, waits=True)
     sidecars = {entry.name: entry for entry in marks.sidecars}
     stoppable = [
-        (entry.order, _stop(sidecars[name], entry, replacing, marks.wishes[name]))
+        (entry.order, _stop(sidecars[name], entry, replacing, marks.options[name]))
         for name, entry in record.entries.items()
         if name in sidecars
         and entry.path in (Method.STOP, Method.HYBRID)
@@ -153,7 +153,7 @@ def _hasten(
     running = {
         entry.name: entry.id
         for entry in runtime
-        if entry.exit_code is None and entry.name in swapped & marks.wishes.keys()
+        if entry.exit_code is None and entry.name in swapped & marks.options.keys()
     }
     stops = tuple(
         Stop(
@@ -199,21 +199,21 @@ def foresee(
         for entry in marks.sidecars
         if entry.name in found and found[entry.name].exit_code is None
     ]
-    first = min((marks.wishes[entry.name].order for entry in running), default=0)
+    first = min((marks.options[entry.name].order for entry in running), default=0)
     return NodeStops(
         tuple(
             Stop(
                 entry.name,
                 found[entry.name].id,
-                pod.grace_seconds if wishes.grace_seconds is None else wishes.grace_seconds,
+                pod.grace_seconds if options.grace_seconds is None else options.grace_seconds,
                 kill=False,
-                command=wishes.command,
+                command=options.command,
                 replaced=False,
-                quits=wishes.quits,
+                quits=options.quits,
             )
             for entry in running
-            if (wishes := marks.wishes[entry.name]).order == first
-            and termination_methods.is_clean(wishes)
+            if (options := marks.options[entry.name]).order == first
+            and termination_methods.is_clean(options)
             and not termination_methods.is_eternal(entry)
         ),
         "",
@@ -240,7 +240,7 @@ def _stop(
     container: sidecar_pods.ObservedContainer,
     entry: records.ActionRecord,
     replacing: frozenset[str],
-    wishes: marking.SidecarOptions,
+    options: marking.SidecarOptions,
 ) -> Stop | None:
     replaced = entry.path is Method.HYBRID
     # Stopped before kubelet replaces it, it would not restart with Never. With OnFailure kubelet
@@ -255,5 +255,5 @@ def _stop(
         entry.kill,
         entry.command,
         replaced,
-        quits=wishes.quits and not replaced,
+        quits=options.quits and not replaced,
     )

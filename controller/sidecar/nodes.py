@@ -46,7 +46,7 @@ class Beats:
     def __init__(self) -> None:
         self._known: dict[str, tuple[str, float | None]] = {}  # renewTime, when it changed
 
-    def hear(self, lease: str, renewed: str | None, at_seconds: float) -> None:
+    def observe(self, lease: str, renewed: str | None, at_seconds: float) -> None:
         """Record a lease's renewTime, which is by its holder's clock; None: it was deleted."""
         before, seen = self._known.get(lease, (renewed, None))
         if renewed is None:

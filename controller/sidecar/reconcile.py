@@ -66,19 +66,19 @@ class Case:
     @property
     def provider_until(self) -> datetime.datetime:
         """The deadline for a provider to end the containers that its own switch names."""
-        patience = datetime.timedelta(seconds=self.settings.provider_seconds)
-        since = self.likely(patience, self.mains.since)
-        return self.moment.now if since is None else since + patience
+        timeout = datetime.timedelta(seconds=self.settings.provider_seconds)
+        since = self.likely(timeout, self.mains.since)
+        return self.moment.now if since is None else since + timeout
 
     def likely(
-        self, patience: datetime.timedelta, *ends: datetime.datetime | None
+        self, timeout: datetime.timedelta, *ends: datetime.datetime | None
     ) -> datetime.datetime | None:
-        """Return the first of *ends* that is at most *patience* in the future.
+        """Return the first of *ends* that is at most *timeout* in the future.
 
         Times in a status are by the node's clock, which may be years off: such a time would mean
         to wait for years.
         """
-        latest = self.moment.now + patience
+        latest = self.moment.now + timeout
         return next((end for end in ends if end is not None and end <= latest), None)
 
 
@@ -87,7 +87,7 @@ class SidecarPlan:
     """The decision about one sidecar."""
 
     container: sidecar_pods.ObservedContainer
-    wishes: marking.SidecarOptions
+    options: marking.SidecarOptions
     situation: termination_methods.Situation
     row: termination_methods.DecisionRow
 
@@ -105,7 +105,7 @@ def reconcile(
 ) -> actions.Decision:
     """Decide what to do about *pod* at this *moment*."""
     marks = marking.mark(pod, settings.policies)
-    mains = main_completion.look(pod, marks.mains)
+    mains = main_completion.read(pod, marks.mains)
     if marks.why_not or not mains.done:
         return swaps.reconcile(pod, marks, around.node) or actions.Decision(
             marks.why_not or mains.why
@@ -155,13 +155,13 @@ def _due(case: Case, container: sidecar_pods.ObservedContainer) -> datetime.date
         return None
     if case.record:
         return case.record.due
-    patience = datetime.timedelta(seconds=case.settings.pull_seconds + case.pod.grace_seconds)
-    since = case.likely(patience, case.mains.since, container.ended_at)
-    return None if since is None else since + patience
+    timeout = datetime.timedelta(seconds=case.settings.pull_seconds + case.pod.grace_seconds)
+    since = case.likely(timeout, case.mains.since, container.ended_at)
+    return None if since is None else since + timeout
 
 
 def _plan(case: Case, container: sidecar_pods.ObservedContainer) -> SidecarPlan:
-    wishes = case.marks.wishes[container.name]
+    options = case.marks.options[container.name]
     entry = _entry(case, container)
     situation = termination_methods.situate(
         case.pod, container, case.marks, case.around, case.settings
@@ -174,7 +174,7 @@ def _plan(case: Case, container: sidecar_pods.ObservedContainer) -> SidecarPlan:
         tried=tried,
         hurried=situation.hurried or bool(entry),  # its grace period is over
     )
-    return SidecarPlan(container, wishes, situation, termination_methods.choose(situation))
+    return SidecarPlan(container, options, situation, termination_methods.choose(situation))
 
 
 def _begin(case: Case, plans: Sequence[SidecarPlan]) -> actions.Decision:
@@ -265,7 +265,7 @@ def _operations(case: Case, plans: Sequence[SidecarPlan]) -> list[Operation]:
         mains_ended=case.mains.ended_text,
         step=case.step,
         at=case.moment.now,
-        seconds=_patience(case, begun),
+        seconds=_timeout(case, begun),
         entries=entries,
     )
     if case.pod.has_room(
@@ -278,7 +278,7 @@ def _operations(case: Case, plans: Sequence[SidecarPlan]) -> list[Operation]:
 def _begun(
     pod: sidecar_pods.WatchedPod, plan: SidecarPlan, before: records.ActionRecord | None
 ) -> records.ActionRecord:
-    own = plan.wishes.grace_seconds
+    own = plan.options.grace_seconds
     return records.ActionRecord(
         path=plan.path,
         id=plan.container.id
@@ -287,13 +287,13 @@ def _begun(
         grace_seconds=0 if before else pod.grace_seconds if own is None else own,
         # A stop that times out is followed by a swap, and only then KILL, so the last code is 0.
         kill=not (plan.path is Method.STOP and termination_methods.can_follow(plan.situation)),
-        order=plan.wishes.order,
-        command="" if before else plan.wishes.command,
+        order=plan.options.order,
+        command="" if before else plan.options.command,
         tried=before.tried | {before.path} if before else frozenset(),
     )
 
 
-def _patience(case: Case, begun: Sequence[records.ActionRecord]) -> float:
+def _timeout(case: Case, begun: Sequence[records.ActionRecord]) -> float:
     """Return how many seconds the paths just begun may take.
 
     Groups of equal order end one after the other. A swap takes kubelet's own grace period (the

@@ -73,13 +73,13 @@ class LeaseSweep:
         api: apiserver.ApiServer,
         namespace: str,
         may_act: Callable[[], bool],
-        turns: rate_limit.Pace,
+        pace: rate_limit.Pace,
     ) -> None:
         """Delete only while *may_act* returns true."""
         self._api = api
         self._namespace = namespace
         self._may_act = may_act
-        self._turns = turns
+        self._pace = pace
 
     def run(
         self,
@@ -102,7 +102,7 @@ class LeaseSweep:
         ServerError if the API server fails.
         """
         for name in orphaned_leases(quiet, existing):
-            self._turns.wait()
+            self._pace.wait()
             if not self._may_act():
                 return
             path = leases.path(self._namespace, name)
@@ -141,7 +141,7 @@ class Controller:
         self._queue = work_queue.Queue(meter.waited)
         self._gate = rate_limit.Gate()
         self._pace = rate_limit.Pace(settings.writes_per_second)
-        self._turns = work_loop.Turns("pod", self._queue, self._gate, may_act)
+        self._loop = work_loop.WorkLoop("pod", self._queue, self._gate, may_act)
         self._seen: dict[str, str] = {}  # uids of pods that had not ended when last processed
         self._counted: dict[str, None] = {}  # keys of counts already added, oldest first
         self._beats = nodes.Beats()  # of the node parts
@@ -217,20 +217,20 @@ class Controller:
         return f"has not read yet: {', '.join(missing)}" if missing else ""
 
     def _work(self, stop: threading.Event) -> None:
-        for key in self._turns.take(stop):
+        for key in self._loop.keys(stop):
             try:
-                self._look(key)
-                self._turns.passed(key)
+                self._process(key)
+                self._loop.succeeded(key)
             except _LostError:
                 self._queue.add(key)  # reconcile again
             except apiserver.ServerError as exc:
-                self._turns.failed(key, exc)
+                self._loop.failed(key, exc)
             except Exception:
                 log.exception("failed on pod %s", key)
                 self._meter.failures.inc()
-                self._turns.failed(key, apiserver.ServerError("an internal error", 400))
+                self._loop.failed(key, apiserver.ServerError("an internal error", 400))
 
-    def _look(self, key: str) -> None:
+    def _process(self, key: str) -> None:
         known = self._pods.get(key)
         match known:
             case None:
@@ -259,7 +259,7 @@ class Controller:
     def _hear(self, lease: str) -> None:
         """Queue the pods that a node part's lease reports on."""
         found = self._leases.get(lease)
-        self._beats.hear(lease, found.renewed if found else None, time.monotonic())
+        self._beats.observe(lease, found.renewed if found else None, time.monotonic())
         for key in found.ended if found else ():
             self._queue.add(key)
 
@@ -329,7 +329,7 @@ class Controller:
         if not name or pod.restart_policy != "OnFailure":
             return None
         marks = marking.mark(pod, self._settings.policies)
-        if marks.why_not or not main_completion.look(pod, marks.mains).done:
+        if marks.why_not or not main_completion.read(pod, marks.mains).done:
             return None
         folder = f"{_FOLDERS['jobs']}/namespaces/{pod.namespace}/jobs"
         try:

@@ -96,7 +96,7 @@ def _sidecar(
     state = _state(entry)
     if marks.why_not or main_completion.refused(pod):
         return ContainerExplanation(entry.name, "sidecar", state)
-    record = records.read(pod, main_completion.look(pod, marks.mains).ended_text)
+    record = records.read(pod, main_completion.read(pod, marks.mains).ended_text)
     if record and entry.name in record.entries:
         path = record.entries[entry.name].path.value
         return ContainerExplanation(

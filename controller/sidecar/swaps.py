@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyvgpu.kube.objects import Operation
 
 _NAME = re.compile("[!-~]+")  # the API server rejects blanks, registries other characters
-_LOOK_SECONDS = 1.0  # until the node part has checked an image
+_POLL_SECONDS = 1.0  # until the node part has checked an image
 _AGAIN_SECONDS = 10.0  # before checking a missing image again
 
 
@@ -107,7 +107,7 @@ def _keep_from(
         return None
     elif here is None and node.live:
         why = f"the node part has not reported yet whether {target.image} is on {node.name}"
-        return actions.Decision(why, (actions.Wake(_LOOK_SECONDS),))
+        return actions.Decision(why, (actions.Wake(_POLL_SECONDS),))
     else:
         why = f"{target.image} is not known to be on {node.name or 'its node'}"
     refused = _refuse(

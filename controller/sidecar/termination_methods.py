@@ -231,9 +231,9 @@ def situate(
 ) -> Situation:
     """Return the situation of a sidecar in a pod whose main containers are done."""
     node = around.node
-    wishes = marks.wishes[container.name]
+    options = marks.options[container.name]
     running = container.state is sidecar_pods.ContainerState.RUNNING
-    grace = wishes.grace_seconds
+    grace = options.grace_seconds
     cramped = not pod.has_room(record_bytes(marks))
     return Situation(
         ended=container.ended_for_good,
@@ -243,7 +243,7 @@ def situate(
         live=node.live and not cramped,
         cramped=cramped,
         running=running,
-        clean=is_clean(wishes) or container.image in around.clean_images,
+        clean=is_clean(options) or container.image in around.clean_images,
         swappable=is_swappable(container, settings) and _fits(pod, container, marks, settings),
         image_ready=node.pulls_fast_exit
         or settings.fast_exit.in_registry
@@ -260,7 +260,7 @@ def situate(
 
 def record_bytes(marks: Marking) -> int:
     """Return the maximum annotation bytes that a swap and its record take."""
-    return 512 + sum(640 + 6 * len(marks.wishes[one.name].command) for one in marks.sidecars)
+    return 512 + sum(640 + 6 * len(marks.options[one.name].command) for one in marks.sidecars)
 
 
 def growth_bytes(
@@ -292,9 +292,9 @@ def _fits(
     return grown <= container.argument_bytes or not is_full(pod, marks, settings)
 
 
-def is_clean(wishes: SidecarOptions) -> bool:
+def is_clean(options: SidecarOptions) -> bool:
     """Return whether its options declare that a sidecar exits with 0 when it is stopped."""
-    return wishes.exits_zero or bool(wishes.command)
+    return options.exits_zero or bool(options.command)
 
 
 def is_eternal(container: sidecar_pods.ObservedContainer) -> bool:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     Sort = tuple[pod_request.PodShape, tuple[str, ...]]  # pods with the same request
 
-LOOK_SECONDS = 5.0  # refresh interval
+POLL_SECONDS = 5.0  # refresh interval
 SYNC_SECONDS = 0.1  # poll interval until all lists are read
 SOON_SECONDS = 1.0  # the page's polling interval while an answer is incomplete
 AT_ONCE = 50  # nodes refreshed per hold of the cache's lock
@@ -190,10 +190,10 @@ class Cluster:
         parts += (self._stored.run,) if self._stored else ()
         self._threads.start(*(_bound(part, stop) for part in parts))
         while not stop.is_set():
-            self._hurry.wait(LOOK_SECONDS if self._at else SYNC_SECONDS)
+            self._hurry.wait(POLL_SECONDS if self._at else SYNC_SECONDS)
             self._hurry.clear()
             if not self.missing and not (self._stored and not self._stored.was_read.is_set()):
-                self.look()
+                self.poll()
 
     @property
     def missing(self) -> str:
@@ -216,7 +216,7 @@ class Cluster:
         """Return the HTTP handlers by path."""
         return site.routes(self._answer)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Refresh the rows of changed nodes, the pending pods and the history."""
         with self._lock:
             touched, self._touched = self._touched, set()
@@ -252,7 +252,7 @@ class Cluster:
             self._stored.put(self._days.text())
 
     def _answer(self, asked: endpoints.HttpRequest) -> http_messages.HttpResponse:
-        verdict = self._guard.judge(asked.fields)
+        verdict = self._guard.check(asked.fields)
         if verdict.code != 200:
             more = {"WWW-Authenticate": "Bearer"} if verdict.code == 401 else None
             return site.refusal(verdict.code, verdict.why, more)
@@ -286,7 +286,7 @@ class Cluster:
             "cluster": self._settings.cluster,
             "version": pyvgpu.__version__,
             "at": documents.when(self._at),
-            "seconds": LOOK_SECONDS if known else SOON_SECONDS,
+            "seconds": POLL_SECONDS if known else SOON_SECONDS,
             "totals": self._totals,
             "lines": self._lines.lines(_ALL, _LINES),
             "day": self._days.lines(_ALL, _LINES),
@@ -331,7 +331,7 @@ class Cluster:
         known = {sort: reason for sort, reason in self._why.items() if sort in sorts}
         late = [sort for sort in sorts if sort not in known or now >= known[sort][0] + WHY_SECONDS]
         for sort in late[:MOST_SORTS]:
-            why = wait_reasons.look(self.cache, sorts[sort])
+            why = wait_reasons.find(self.cache, sorts[sort])
             hint = f"; {_ROOM}" if why.fitting else ""
             known[sort] = now, why.asked, f"{why.event()}{hint}"
         self._why = known
@@ -373,7 +373,7 @@ class Cluster:
                 info = self.cache.nodes.get(name)
                 devices = node_rows.without_agent(info) if info is not None else []
             problem = documents.problem("agent", f"{exc}, so measured use is unknown")
-            return documents.node(name, self._at, LOOK_SECONDS, devices, problems=[problem])
+            return documents.node(name, self._at, POLL_SECONDS, devices, problems=[problem])
 
     def _touch(self, name: str) -> None:
         with self._lock:

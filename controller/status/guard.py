@@ -67,7 +67,7 @@ class TokenGuard:
         self._known: collections.OrderedDict[bytes, _CachedVerdict] = collections.OrderedDict()
         self._new: collections.deque[float] = collections.deque(maxlen=MOST_NEW)
 
-    def judge(self, fields: Mapping[str, str]) -> AccessVerdict:
+    def check(self, fields: Mapping[str, str]) -> AccessVerdict:
         """Return whether a request with headers *fields* (lower-case names) may see the page."""
         kind, _, token = fields.get("authorization", "").partition(" ")
         token = token.strip()

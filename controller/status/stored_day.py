@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 KEY = "day.json"  # in the ConfigMap
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 _FORBIDDEN = 403
 
 
@@ -52,9 +52,9 @@ class StoredDay:
     def run(self, stop: threading.Event) -> None:
         """Read once, then write what was put, until *stop*."""
         while not stop.is_set() and not self._read():
-            stop.wait(LOOK_SECONDS)
+            stop.wait(POLL_SECONDS)
         self.was_read.set()
-        while not stop.wait(LOOK_SECONDS):
+        while not stop.wait(POLL_SECONDS):
             if self._texts:
                 self._write(self._texts.pop())
 

@@ -79,10 +79,10 @@ def rewrite(draft: drafts.Draft, asked: pod_request.PodRequest, unit: int) -> Re
             f"claim has several devices ({names.DEVICE_COUNT_ANNOTATION}), or a namespace without "
             "--claims"
         )
-    wish, choice = _wish_of(annotations), device_selector.read(annotations)
+    time_sharing, choice = _time_sharing_of(annotations), device_selector.read(annotations)
     ignored = _NOT_KEPT
     if choice.selector.mig:
-        wish, ignored = None, (*_NOT_KEPT, *_NOT_OF_INSTANCES)
+        time_sharing, ignored = None, (*_NOT_KEPT, *_NOT_OF_INSTANCES)
     if choice.selector.mps:
         raise errors.UsageError(
             f"{names.ISOLATION_ANNOTATION} mps: claims give no devices that MPS divides; valid "
@@ -92,12 +92,12 @@ def rewrite(draft: drafts.Draft, asked: pod_request.PodRequest, unit: int) -> Re
     specs: Specs = {}
     held: dict[str, str] = {}  # the name of each container's claim in the pod
     for claim in claim_templates.claims_of(containers):
-        _check_reach(claim, wish)
+        _check_reach(claim, time_sharing)
         shape = claim_templates.ClaimShape(
             claim.need,
             choice.selector,
             choice.nearness or datatypes.Nearness.PREFERRED,
-            wish,
+            time_sharing,
         )
         spec = claim_templates.spec_of(shape)
         template = claim_templates.name_of(spec, claim.need)
@@ -118,21 +118,23 @@ def rewrite(draft: drafts.Draft, asked: pod_request.PodRequest, unit: int) -> Re
     return Rewritten(specs, warnings)
 
 
-def _wish_of(annotations: Object) -> elastic.TimeSharing | None:
-    wish, priority = elastic.read(annotations), elastic.read_priority(annotations)
+def _time_sharing_of(annotations: Object) -> elastic.TimeSharing | None:
+    time_sharing, priority = elastic.read(annotations), elastic.read_priority(annotations)
     if priority is None:
-        return wish
-    return dataclasses.replace(wish or elastic.TimeSharing(), priority=priority)
+        return time_sharing
+    return dataclasses.replace(time_sharing or elastic.TimeSharing(), priority=priority)
 
 
-def _check_reach(claim: claim_templates.PodClaim, wish: elastic.TimeSharing | None) -> None:
-    if wish is None or wish.ceiling is None or claim.need.whole:
+def _check_reach(
+    claim: claim_templates.PodClaim, time_sharing: elastic.TimeSharing | None
+) -> None:
+    if time_sharing is None or time_sharing.ceiling is None or claim.need.whole:
         return
-    if wish.ceiling < claim.need.vcore:
+    if time_sharing.ceiling < claim.need.vcore:
         raise errors.UsageError(
-            f"container {claim.containers[0]}: {names.VCORE_LIMIT_ANNOTATION} '{wish.ceiling}': "
-            f"must be from the container's own {claim.need.vcore} vcore to {datatypes.WHOLE}, "
-            f"such as {datatypes.WHOLE}"
+            f"container {claim.containers[0]}: {names.VCORE_LIMIT_ANNOTATION} "
+            f"'{time_sharing.ceiling}': must be from the container's own "
+            f"{claim.need.vcore} vcore to {datatypes.WHOLE}, such as {datatypes.WHOLE}"
         )
 
 

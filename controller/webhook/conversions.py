@@ -167,11 +167,11 @@ def _mebibytes(pod: Object, container: Object) -> int:
             "4096 in both"
         )
     (mebibytes,) = found
-    wish = device_selector.read(objects.section(pod, "metadata", "annotations"))
+    selection = device_selector.read(objects.section(pod, "metadata", "annotations"))
     limits, requests = defaults.amounts(container)
     vcore = names.VCORE_RESOURCE
     whole = amounts.whole(limits.get(vcore, requests.get(vcore, "0")), vcore)
-    devices = wish.count_of(str(container.get("name"))) or whole // quantity.WHOLE_DEVICE or 1
+    devices = selection.count_of(str(container.get("name"))) or whole // quantity.WHOLE_DEVICE or 1
     amounts.check_units(mebibytes, _MEBIBYTE, devices, name)
     return mebibytes
 

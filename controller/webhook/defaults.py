@@ -59,17 +59,17 @@ def allowed(
 
 def fill(draft: drafts.Draft, memory: DefaultMemory) -> None:
     """Set the memory of shares without vmemory; UsageError without a default."""
-    wish = device_selector.read(objects.section(draft.document, "metadata", "annotations"))
+    selection = device_selector.read(objects.section(draft.document, "metadata", "annotations"))
     for part, place, container in containers(draft.document):
         pair = _pair(container)
         if pair is None or any(pair[1] in amount for amount in amounts(container)):
             continue
         vcore, _ = pod_request.needs(container, memory.unit)
-        count = wish.count_of(str(container.get("name")))
+        count = selection.count_of(str(container.get("name")))
         devices = _shares(vcore, count)
         if not devices:
             continue
-        units = memory.part(vcore // devices, wish.selector)
+        units = memory.part(vcore // devices, selection.selector)
         if units is None:
             raise errors.UsageError(
                 f"container {container.get('name')}: {pair[0]} {vcore} without {pair[1]}: no "

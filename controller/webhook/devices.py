@@ -94,7 +94,7 @@ def mutation(rules: DeviceRules, devices: Devices, ensure: Ensure) -> review.Mut
 def validation(rules: DeviceRules, devices: Devices) -> review.Mutation:
     """Return the validation of new pods, which also sees the changes of other webhooks."""
 
-    def judge(request: review.AdmissionRequest) -> review.Review:
+    def evaluate(request: review.AdmissionRequest) -> review.Review:
         if (request.resource, request.operation) != _CREATED:
             return review.Review()
         pod = dict(request.thing)
@@ -111,13 +111,13 @@ def validation(rules: DeviceRules, devices: Devices) -> review.Mutation:
             return review.Review(refusal=why)
         return review.Review(warnings=_too_large(asked, rules, devices()) if asked else ())
 
-    return review.closed(judge)
+    return review.closed(evaluate)
 
 
 def ephemeral(rules: DeviceRules) -> review.Mutation:
     """Return the validation of ephemeral containers added to a pod with devices."""
 
-    def judge(request: review.AdmissionRequest) -> review.Review:
+    def evaluate(request: review.AdmissionRequest) -> review.Review:
         if (request.resource, request.operation) != _DEBUGGED:
             return review.Review()
         asked = pod_request.read(request.thing, unit=rules.unit)
@@ -130,7 +130,7 @@ def ephemeral(rules: DeviceRules) -> review.Mutation:
             why = confines.why_no_host_path(pod, allowed, _EPHEMERAL)
         return review.Review(refusal=why)
 
-    return review.closed(judge)
+    return review.closed(evaluate)
 
 
 def strip_state(draft: drafts.Draft) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ _CREATED = ("resourceclaims.resource.k8s.io", "CREATE")
 def validation(why_not: WhyNot) -> review.Mutation:
     """Return the validation that refuses a claim for the reason that *why_not* returns."""
 
-    def judge(request: review.AdmissionRequest) -> review.Review:
+    def evaluate(request: review.AdmissionRequest) -> review.Review:
         if (request.resource, request.operation) != _CREATED:
             return review.Review()
         uid = str(objects.section(request.thing, "metadata").get("uid") or request.uid)
@@ -38,4 +38,4 @@ def validation(why_not: WhyNot) -> review.Mutation:
             return review.Review(refusal=str(exc), code=review.FAILED, failed=True)
         return review.Review(refusal=why)
 
-    return review.closed(judge)
+    return review.closed(evaluate)

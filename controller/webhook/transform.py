@@ -288,7 +288,7 @@ def _choose_native(pod: Object, marks: marking.Marking, oldest: Release | None) 
     moves = [entry for entry in marks.sidecars if not why_not[entry.name]]
     # Kubelet ends them in reverse start order, and the lowest order must end first. The sort is
     # stable: sidecars of equal order start in the order of the spec.
-    moves.sort(key=lambda entry: -marks.wishes[entry.name].order)
+    moves.sort(key=lambda entry: -marks.options[entry.name].order)
     return NativeSidecars(tuple(moves), {name: why for name, why in why_not.items() if why})
 
 

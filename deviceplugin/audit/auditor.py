@@ -50,7 +50,7 @@ class AuditorDependencies:
     """The auditor's actions and callbacks."""
 
     action: agent_settings.AuditAction = agent_settings.AuditAction.REPORT
-    tell: Callable[[events.GrantEvent], None] = lambda _: None
+    report: Callable[[events.GrantEvent], None] = lambda _: None
     ended: Callable[[], None] = lambda: None  # called for each process that was killed
     doomed: Callable[[int], None] = lambda _: None  # called with the pid before it is killed
     # Called in an NVML session with all grants of shares, and the processes of each.
@@ -86,8 +86,8 @@ class Auditor:
         self._before: list[quota_audit.Violation] = []
         self._confirmed: list[quota_audit.Violation] = []
         self._ended: set[int] = set()  # pids of killed processes that have not exited yet
-        self.seen = quota_audit.NOTHING  # of the last look
-        self.looks = tree_users.sees_all()
+        self.seen = quota_audit.NOTHING  # of the last poll
+        self.sees_all = tree_users.sees_all()
         self._corrections = corrections.Corrections(folders)
         self._times = device_time.Times()
         self._known: dict[
@@ -100,7 +100,7 @@ class Auditor:
 
     def run(self) -> None:
         """Audit periodically; retry while NVML does not work."""
-        if not self.looks:
+        if not self.sees_all:
             log.warning(
                 "the audit is off: comparing the usage of processes needs the node's own pids "
                 "(hostPID: true)"
@@ -120,7 +120,7 @@ class Auditor:
 
     def _watch(self) -> None:
         """Audit until it is stopped; at once when a ledger was tampered with."""
-        looked = sampled = -PERIOD_SECONDS
+        polled = sampled = -PERIOD_SECONDS
         known: set[str] = set()
         while not self._stopped.is_set():
             self.correct()
@@ -129,9 +129,9 @@ class Auditor:
                 self.sample(now)
                 sampled = now
             tampered = {grant for grant in self._grants() if self._corrections.found(grant)}
-            if now - looked >= PERIOD_SECONDS or tampered - known:
-                self.look()
-                looked = now
+            if now - polled >= PERIOD_SECONDS or tampered - known:
+                self.poll()
+                polled = now
             known = tampered
             self._stopped.wait(pause_seconds(self._granted()))
 
@@ -158,7 +158,7 @@ class Auditor:
             if grant.id in pids
             or (self._corrections.knows(grant.id) and self._folders.is_used(grant.id))
         ]
-        self._corrections.look(used, held, pids)
+        self._corrections.sample(used, held, pids)
 
     def sample(self, now: float) -> None:
         """Record NVML's samples of the containers that could exceed their time limit."""
@@ -180,7 +180,7 @@ class Auditor:
             now, {key: device_time.TimeSample(ratio, allowed[key]) for key, ratio in used.items()}
         )
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Audit once, in an NVML session."""
         grants = self._grants()
         self._corrections.check(self._shared())
@@ -192,7 +192,7 @@ class Auditor:
         for finding in wrong:
             if finding.key not in known:
                 log.warning("found that %s", finding.text)
-                self._tell(finding, grants)
+                self._report(finding, grants)
         if self._means.action is agent_settings.AuditAction.KILL:
             self._ended &= {pid for by_pid in seen.held.values() for pid in by_pid}
             for finding, pid in quota_audit.doomed(wrong, seen, grants):
@@ -238,7 +238,7 @@ class Auditor:
         self._known = known | {pid: (began[pid], owner) for pid, owner in new.items()}
         return {pid: self._known[pid][1] for pid in pids if pid in self._known}
 
-    def _tell(
+    def _report(
         self,
         finding: quota_audit.Violation,
         grants: Mapping[str, Grant],
@@ -264,7 +264,7 @@ class Auditor:
         )
         namespace, pod = (owner.namespace, owner.pod) if owner else ("", "")
         text = f"{finding.text}: {words}"
-        self._means.tell(events.GrantEvent(finding.pod, namespace, pod, text, reason))
+        self._means.report(events.GrantEvent(finding.pod, namespace, pod, text, reason))
 
     def _end(self, finding: quota_audit.Violation, pid: int, grants: Mapping[str, Grant]) -> None:
         """Kill a process for a finding, if it still holds once the pid cannot be reused."""
@@ -289,11 +289,11 @@ class Auditor:
         log.warning("killed process %d: %s", pid, finding.text)
         self._means.ended()
         words = f"process {pid} was killed for it (--audit-action=kill)"
-        self._tell(finding, grants, events.Reason.ENDED, words)
+        self._report(finding, grants, events.Reason.ENDED, words)
 
     @property
     def findings(self) -> tuple[quota_audit.Violation, ...]:
-        """The current findings that two looks have confirmed."""
+        """The current findings that two polls have confirmed."""
         return tuple(self._confirmed)
 
     def _shimmed(self, owners: Mapping[int, process_owner.Whose]) -> frozenset[int]:

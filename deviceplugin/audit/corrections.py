@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from pyvgpu.deviceplugin.containers.store import GrantStore
     from pyvgpu.deviceplugin.grants import Grant
 
-PERIOD_SECONDS = 0.4  # a lack counts after two looks, so within a second
+PERIOD_SECONDS = 0.4  # a lack counts after two polls, so within a second
 REMEMBERED_SECONDS = 60.0  # for which a container's tampering is reported
-_SETTLED = 3  # looks: further ones at the same ledger and processes find the same
+_SETTLED = 3  # polls: further ones at the same ledger and processes find the same
 
 Held = Mapping[str, Mapping[int, int]]  # by UUID: pid -> bytes
 
@@ -48,7 +48,7 @@ class Corrections:
         self._folders = folders
         self._regions: dict[str, _Region] = {}
 
-    def look(
+    def sample(
         self, grants: Iterable[Grant], held: Held, pids: Mapping[str, Collection[int]]
     ) -> None:
         """Compare once; *pids* are the container's processes, by grant id."""
@@ -56,7 +56,7 @@ class Corrections:
         for grant in grants:
             there.add(grant.id)
             with contextlib.suppress(OSError, errors.DataError):
-                self._look_at(grant, held, pids.get(grant.id, ()))
+                self._sample_grant(grant, held, pids.get(grant.id, ()))
         self._regions = {
             grant_id: known for grant_id, known in self._regions.items() if grant_id in there
         }
@@ -70,7 +70,7 @@ class Corrections:
                     self._check(grant.id, known)
 
     def knows(self, grant_id: str) -> bool:
-        """Return whether the last look included the ledger of a grant."""
+        """Return whether the last poll included the ledger of a grant."""
         return grant_id in self._regions
 
     def found(self, grant_id: str) -> tuple[Tampering, ...]:
@@ -79,11 +79,11 @@ class Corrections:
         return () if known is None else known.found()
 
     def owned(self, grant_id: str) -> Collection[int]:
-        """Return the pids that had a slot in the ledger of a grant at the last look."""
+        """Return the pids that had a slot in the ledger of a grant at the last poll."""
         known = self._regions.get(grant_id)
         return () if known is None else known.pids
 
-    def _look_at(self, grant: Grant, held: Held, pids: Collection[int]) -> None:
+    def _sample_grant(self, grant: Grant, held: Held, pids: Collection[int]) -> None:
         path = self._folders.path(grant.id)
         with (
             region_files.folder_of(path) as folder,
@@ -97,7 +97,7 @@ class Corrections:
             if known is None or known.files != files:
                 known = _Region(files, grant, usage, quota)
                 self._regions[grant.id] = known
-            known.look(usage, quota, held, pids)
+            known.sample(usage, quota, held, pids)
 
     def _check(self, grant_id: str, known: _Region) -> None:
         with self._folders.opened_both(grant_id) as (usage, quota):
@@ -120,8 +120,8 @@ class _Region:
             self._owners, lambda pid: pid in self._own, region.SLOTS - 1
         )
         self._found: dict[tuple[str, int, str], tuple[float, Tampering]] = {}
-        self._seen: tuple[object, ...] = ()  # all that the last look depended on
-        self._alike = 0  # looks in a row that depended on the same
+        self._seen: tuple[object, ...] = ()  # all that the last poll depended on
+        self._alike = 0  # polls in a row that depended on the same
         extra = region.read_extra(quota, len(self._uuids))
         self._reconciler = ledger_reconcile.Reconciler(
             ledger_reconcile.ReconcileSources(
@@ -145,7 +145,7 @@ class _Region:
         """The pids of the processes that have a slot."""
         return self._owners.pids
 
-    def look(self, usage: int, quota: int, held: Held, own: Collection[int]) -> None:
+    def sample(self, usage: int, quota: int, held: Held, own: Collection[int]) -> None:
         """Compare once, with the files open; *own* are the pids of the container."""
         self._usage, self._quota, self._own = usage, quota, frozenset(own)
         self._held = tuple(
@@ -155,7 +155,7 @@ class _Region:
         ledger = region.read_raw_slots(usage, len(self._uuids))
         if self._is_settled((ledger, self._held, self._own)):
             return
-        self._reconciler.look()
+        self._reconciler.poll()
         self._owners.forget_dead()
         for change in self._witness.changes:
             uuid = self._uuids[change.device]
@@ -163,7 +163,7 @@ class _Region:
             self._note(found, (uuid, change.slot, "charge"))
 
     def _is_settled(self, seen: tuple[object, ...]) -> bool:
-        """Return whether a look that depends on *seen* would find what the last one has found."""
+        """Return whether a poll that depends on *seen* would find what the last one has found."""
         self._alike = self._alike + 1 if seen == self._seen else 0
         self._seen = seen
         return (

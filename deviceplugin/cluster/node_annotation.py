@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 60.0  # between two checks that the node still has the annotation
+POLL_SECONDS = 60.0  # between two checks that the node still has the annotation
 AGAIN_SECONDS = 5.0  # before a failed write is retried
-PATIENCE_SECONDS = 1.0  # how long the start of a container waits for the write
+TIMEOUT_SECONDS = 1.0  # how long the start of a container waits for the write
 
 
 def text_of(
@@ -93,7 +93,7 @@ class NodePublisher:
             self._wanted += 1
             self._changed.notify_all()
 
-    def wait(self, seconds: float = PATIENCE_SECONDS) -> bool:
+    def wait(self, seconds: float = TIMEOUT_SECONDS) -> bool:
         """Wait until all changes so far are written; False if they are not.
 
         Returns at once while the last write has failed.
@@ -117,7 +117,7 @@ class NodePublisher:
         while (begun := self._wait(due)) is not None:
             try:
                 if time.monotonic() >= due:
-                    known, due = self._read(), time.monotonic() + LOOK_SECONDS
+                    known, due = self._read(), time.monotonic() + POLL_SECONDS
                 state = _NodeObject(self._text(), self._isolation(), dict(self._labels()))
                 noted = state.text, state.isolation
                 if (

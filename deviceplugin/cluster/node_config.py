@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT = "default"  # the file for nodes without the label
 FILE = "node-config.json"  # in the state folder
-LOOK_SECONDS = 5.0
+POLL_SECONDS = 5.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -106,25 +106,25 @@ class ConfigWatch:
         self,
         node: own_node.OwnNode,
         is_current: Callable[[Mapping[str, object]], bool],
-        tell: Callable[[events.GrantEvent], None],
+        report: Callable[[events.GrantEvent], None],
     ) -> None:
-        """Look at nothing yet.
+        """Read nothing yet.
 
         *is_current* tells whether the agent runs with the options that labels select; UsageError
         or UnavailableError if they select no valid ones.
         """
         self._node = node
         self._is_current = is_current
-        self._tell = tell
-        self._complaint = ""
+        self._report = report
+        self._problem = ""
         self.outdated = False
 
     def run(self, wait: Callable[[float], bool]) -> None:
-        """Look periodically until *wait*, which sleeps for some seconds, returns true."""
-        while not self.outdated and not wait(LOOK_SECONDS):
-            self.look()
+        """Poll periodically until *wait*, which sleeps for some seconds, returns true."""
+        while not self.outdated and not wait(POLL_SECONDS):
+            self.poll()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Compare once; while the node or its options cannot be read, nothing changes."""
         try:
             labels = self._node.metadata().get("labels") or {}
@@ -132,15 +132,15 @@ class ConfigWatch:
             return
         try:
             self.outdated = not self._is_current(labels)
-            self._complaint = ""
+            self._problem = ""
         except (errors.UsageError, errors.UnavailableError) as exc:
             self._complain(f"the options of node {self._node.name} stay as they are: {exc}")
 
     def _complain(self, text: str) -> None:
-        if text == self._complaint:
+        if text == self._problem:
             return
-        self._complaint = text
+        self._problem = text
         log.warning("%s", text)
         reason = events.Reason.NOT_CONFIGURED
         name = self._node.name
-        self._tell(events.GrantEvent(self._node.uid, "", name, text, reason, of_node=True))
+        self._report(events.GrantEvent(self._node.uid, "", name, text, reason, of_node=True))

@@ -63,12 +63,12 @@ class Pods(agent_watch.Watching[dict[str, Any]]):
         return self.seen(uid) or self._ask(uid, namespace, name)
 
     def is_over(self, owner: Owner) -> bool:
-        """Tell whether the pod of a grant is over; false if the API server cannot be read."""
+        """Return whether the pod of a grant is over; false if the API server cannot be read."""
         pod = self.seen(owner.uid)
         if pod is None:
             try:
                 # Without retries: many pods are read in turn, and again in the next round.
-                pod = self._ask(owner.uid, owner.namespace, owner.pod, patience=0.0)
+                pod = self._ask(owner.uid, owner.namespace, owner.pod, retry_seconds=0.0)
             except apiserver.ServerError as exc:
                 log.debug("could not read pod %s/%s: %s", owner.namespace, owner.pod, exc)
                 return False
@@ -77,7 +77,7 @@ class Pods(agent_watch.Watching[dict[str, Any]]):
         return pod["phase"] in _ENDED
 
     def is_alive(self, uid: str) -> bool:
-        """Tell whether the pod with that *uid* exists and runs; ServerError if that is unknown."""
+        """Return whether the pod with that *uid* exists and runs; ServerError if unknown."""
         pod = self.find(uid, "", "")
         return pod is not None and pod["phase"] not in _ENDED
 
@@ -101,17 +101,19 @@ class Pods(agent_watch.Watching[dict[str, Any]]):
         self.changed(key)
 
     def _ask(
-        self, uid: str, namespace: str, name: str, patience: float | None = None
+        self, uid: str, namespace: str, name: str, retry_seconds: float | None = None
     ) -> dict[str, Any] | None:
         if name:
             try:
-                found = [self.api.call("GET", path_of(namespace, name), patience=patience)]
+                found = [
+                    self.api.call("GET", path_of(namespace, name), retry_seconds=retry_seconds)
+                ]
             except apiserver.ServerError as exc:
                 if exc.status != apiserver.NOT_FOUND:
                     raise
                 return None
         else:
-            found = self.api.call("GET", _PODS, self._query, patience=patience)["items"]
+            found = self.api.call("GET", _PODS, self._query, retry_seconds=retry_seconds)["items"]
         return next((trimmed(pod) for pod in found if uid in uids_of(pod)), None)
 
 

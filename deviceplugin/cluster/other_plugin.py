@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FILE = "other-plugin.json"  # in the state folder
-LOOK_SECONDS = 5.0
+POLL_SECONDS = 5.0
 _NOT_KNOWN = "possibly another device plugin (the node's capacity has not been read yet)"
 
 # nvidia.com/gpu, nvidia.com/gpu.shared and nvidia.com/mig-1g.10gb. Other resources of nvidia.com
@@ -87,7 +87,7 @@ def mig_manager_of(node: own_node.OwnNode, registry: Path) -> str:
 
 
 def _is_positive(amount: str) -> bool:
-    """Tell whether a Kubernetes quantity is above 0, whatever its suffix or exponent."""
+    """Return whether a Kubernetes quantity is above 0, whatever its suffix or exponent."""
     number = amount.lower().partition("e")[0]
     return not number.startswith("-") and any(character in "123456789" for character in number)
 
@@ -100,33 +100,33 @@ class OtherPluginWatch:
         node: own_node.OwnNode,
         state: Path,
         stand_back: Callable[[str], None],
-        tell: Callable[[events.GrantEvent], None],
+        report: Callable[[events.GrantEvent], None],
         ours: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self._node = node
         self._file = state / FILE
         self._stand_back = stand_back
-        self._tell = tell
+        self._report = report
         self._ours = ours  # the resources that this agent serves itself
         self._known = self._recall()  # None: never read
         self._shown = ""  # the other plugin in whose favour the agent offers nothing
         self._reported = ""
-        self._complaint = ""
+        self._problem = ""
 
     def run(self, wait: Callable[[float], bool]) -> None:
-        """Look periodically until *wait*, which sleeps for some seconds, returns true."""
-        while not wait(LOOK_SECONDS):
-            self.look()
+        """Poll periodically until *wait*, which sleeps for some seconds, returns true."""
+        while not wait(POLL_SECONDS):
+            self.poll()
 
-    def look(self) -> None:
-        """Look once at the node; while it cannot be read, the stored result holds."""
+    def poll(self) -> None:
+        """Poll once at the node; while it cannot be read, the stored result holds."""
         try:
             found = counted(self._node.capacity(), self._ours())
         except errors.PyVgpuError as exc:
             self._complain(str(exc))
             self._show()
             return
-        self._complaint = ""
+        self._problem = ""
         before, self._known = self._known, found
         self._show()
         if found != before:
@@ -155,10 +155,10 @@ class OtherPluginWatch:
             text = f"node {name} offers its devices again: no other device plugin offers its GPUs"
             log.info("%s (before: %s)", text, before)
         reason = events.Reason.NOT_OFFERED if found else events.Reason.OFFERED
-        self._tell(events.GrantEvent(self._node.uid, "", name, text, reason, of_node=True))
+        self._report(events.GrantEvent(self._node.uid, "", name, text, reason, of_node=True))
 
     def _complain(self, text: str) -> None:
-        if text != self._complaint:
+        if text != self._problem:
             still = {
                 None: "no device is offered until that is known",
                 "": "last seen: none",
@@ -168,7 +168,7 @@ class OtherPluginWatch:
                 still,
                 text,
             )
-        self._complaint = text
+        self._problem = text
 
     def _keep(self, found: str) -> None:
         try:

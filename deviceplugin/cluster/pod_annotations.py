@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 5.0  # between two looks without a change, for containers granted since
+POLL_SECONDS = 5.0  # between two polls without a change, for containers granted since
 
 
 class PodAnnotations:
@@ -29,16 +29,16 @@ class PodAnnotations:
         self,
         known: node_pods.Pods,
         grant_manager: GrantManager,
-        tell: Callable[[events.GrantEvent], None],
+        report: Callable[[events.GrantEvent], None],
     ) -> None:
         self._known = known
         self._grant_manager = grant_manager
-        self._tell = tell
+        self._report = report
         self._changed = threading.Event()
         self._stopped = False
 
     def changed(self, _: str) -> None:
-        """Request a look soon, since a pod has changed."""
+        """Request a poll soon, since a pod has changed."""
         self._changed.set()
 
     def stop(self) -> None:
@@ -47,15 +47,15 @@ class PodAnnotations:
         self._changed.set()
 
     def run(self) -> None:
-        """Look after each change of a pod, and every LOOK_SECONDS."""
+        """Poll after each change of a pod, and every POLL_SECONDS."""
         while True:
-            self._changed.wait(LOOK_SECONDS)
+            self._changed.wait(POLL_SECONDS)
             self._changed.clear()
             if self._stopped:
                 return
-            self.look()
+            self.poll()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Apply all annotations once."""
         for grant in list(self._grant_manager.known.values()):
             if grant.whole or grant.owner is None:
@@ -67,14 +67,15 @@ class PodAnnotations:
     def _follow(self, grant: Grant, meta: dict[str, Any]) -> None:
         try:
             annotations = meta.get("annotations") or {}
-            wish, priority = elastic.read(annotations), elastic.read_priority(annotations)
-            if resize.wished(grant, wish, priority) != grant:
+            time_sharing, priority = elastic.read(annotations), elastic.read_priority(annotations)
+            if resize.with_time_sharing(grant, time_sharing, priority) != grant:
                 self._grant_manager.change(
-                    grant.id, lambda current: resize.wished(current, wish, priority)
+                    grant.id,
+                    lambda current: resize.with_time_sharing(current, time_sharing, priority),
                 )
         except errors.UsageError as exc:
             reason = events.Reason.NOT_RESIZED
-            self._tell(
+            self._report(
                 events.GrantEvent(meta["uid"], meta["namespace"], meta["name"], str(exc), reason)
             )
         except errors.PyVgpuError as exc:

@@ -54,7 +54,7 @@ class PodEvictor:
         self._waiting: dict[str, Eviction] = {}  # by uid
         self._gate = rate_limit.Gate()
         self._queue = work_queue.Queue()
-        self._turns = work_loop.Turns("eviction of pod", self._queue, self._gate, lambda: True)
+        self._loop = work_loop.WorkLoop("eviction of pod", self._queue, self._gate, lambda: True)
 
     def add(self, eviction: Eviction) -> None:
         """Queue an eviction."""
@@ -69,7 +69,7 @@ class PodEvictor:
 
     def run(self, stop: threading.Event) -> None:
         """Evict until *stop*, or until :meth:`close`."""
-        for uid in self._turns.take(stop):
+        for uid in self._loop.keys(stop):
             if (eviction := self._waiting.get(uid)) is not None:
                 self._evict(eviction)
 
@@ -82,7 +82,7 @@ class PodEvictor:
         body = {"preconditions": {"uid": eviction.uid}}
         label = f"{eviction.namespace}/{eviction.name}"
         try:
-            self._api.call("DELETE", path, body=body, patience=0.0)
+            self._api.call("DELETE", path, body=body, retry_seconds=0.0)
         except apiserver.ServerError as exc:
             if exc.status == apiserver.TOO_MANY:
                 log.warning("cannot delete %s yet: %s", label, exc)
@@ -90,14 +90,14 @@ class PodEvictor:
                 return
             if exc.status not in (apiserver.NOT_FOUND, apiserver.CONFLICT):
                 if not backoff.is_final(exc.status):
-                    self._turns.failed(eviction.uid, exc)
+                    self._loop.failed(eviction.uid, exc)
                     return
                 log.warning("gave up the deletion of %s: %s", label, exc)
         else:
             log.info("deleted %s: %s", label, eviction.why)
             self._done(eviction)
         self._gate.passed()
-        self._turns.passed(eviction.uid)
+        self._loop.succeeded(eviction.uid)
         self._waiting.pop(eviction.uid, None)
 
 
@@ -122,11 +122,11 @@ class PodEvents:
             known.api,
             event_recorder.EventSource("pyvgpu", node, "pyvgpu.io/device-plugin"),
             limits,
-            look=self._find,
+            complete=self._find,
             written=self._written,
         )
 
-    def tell(self, event: GrantEvent) -> None:
+    def record(self, event: GrantEvent) -> None:
         """Queue an event, unless the same was just written: retried calls repeat their events."""
         self._recorder.record(
             event_recorder.Event(

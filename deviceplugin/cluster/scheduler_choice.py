@@ -62,7 +62,7 @@ class KeyFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
-        self._complaint = ""
+        self._problem = ""
 
     def read(self) -> tuple[bytes, ...]:
         """Return the keys; DataError if one is malformed, UnavailableError while there is none."""
@@ -75,13 +75,13 @@ class KeyFile:
                         f"first becomes leader, and kubelet updates this folder within two minutes"
                     )
             except errors.PyVgpuError as exc:
-                if str(exc) != self._complaint:
+                if str(exc) != self._problem:
                     log.warning("pods whose devices the scheduler chose cannot start: %s", exc)
-                self._complaint = str(exc)
+                self._problem = str(exc)
                 raise
-            if self._complaint:
+            if self._problem:
                 log.info("%s: found %d keys", self._path, len(keys))
-            self._complaint = ""
+            self._problem = ""
             return keys
 
     @property
@@ -116,7 +116,7 @@ def wanted_of(pod: Mapping[str, Any]) -> device_selector.DeviceSelector:
         raise placement.RefusedError(str(exc), final=True) from exc
 
 
-class Wished:
+class UserSelection:
     """Reads the user's device selection of a pod, whose devices the agent chooses."""
 
     def __init__(self, known: node_pods.Pods) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 
 
 class StartupTaint:
@@ -31,18 +31,18 @@ class StartupTaint:
         self._trouble = trouble
 
     def run(self, wait: Callable[[float], bool]) -> None:
-        """Look periodically until *wait*, which sleeps for some seconds, returns true."""
+        """Poll periodically until *wait*, which sleeps for some seconds, returns true."""
         failing = False
-        while not wait(LOOK_SECONDS):
+        while not wait(POLL_SECONDS):
             try:
-                self.look()
+                self.poll()
                 failing = False
             except apiserver.ServerError as exc:
                 if not failing and not exc.outdated:
                     log.warning("cannot remove taint %s of this node yet: %s", self._key, exc)
                 failing = True
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Remove the taint if the agent is ready; ServerError if the node cannot be changed."""
         taints = self._node.taints()
         left = [taint for taint in taints if taint.get("key") != self._key]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 LINK_SECONDS = 10.0  # between two checks of all links, while nothing has changed
 IDLE_SECONDS = 10.0  # between two checks of a live arbiter, while no grant has a clock
 
@@ -35,7 +35,7 @@ _AGAIN_SECONDS = 30.0  # before the next attempt after such a failure
 
 
 class Clocks:
-    """Supervises the arbiter of one node; :meth:`look` is called periodically, by one thread."""
+    """Supervises the arbiter of one node; :meth:`poll` is called periodically, by one thread."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Clocks:
         other_registry: Path = names.SHARED_REGISTRY,
         nvml: Callable[[], arbiter.Nvml | None] = lambda: None,
     ) -> None:
-        """*nvml* is called at each look; when its result changes, the arbiter is restarted."""
+        """*nvml* is called at each poll; when its result changes, the arbiter is restarted."""
         self._registry = registry
         self._nvml = nvml
         self._begun_with: arbiter.Nvml | None = None
@@ -58,14 +58,14 @@ class Clocks:
         self._begun = 0.0  # when an arbiter was last started
 
     def run(self, grants: Callable[[], Mapping[str, int]], wait: Callable[[float], bool]) -> None:
-        """Call :meth:`look` with the grants of *grants* until *wait* returns true; then stop."""
+        """Call :meth:`poll` with the grants of *grants* until *wait* returns true; then stop."""
         try:
-            while not wait(LOOK_SECONDS):
-                self.look(grants())
+            while not wait(POLL_SECONDS):
+                self.poll(grants())
         finally:
             self.stop()
 
-    def look(self, grants: Mapping[str, int]) -> None:
+    def poll(self, grants: Mapping[str, int]) -> None:
         """Ensure that the arbiter runs, and that the clocks of *grants* are linked.
 
         *grants*: the number of devices, by grant id.
@@ -93,7 +93,7 @@ class Clocks:
             return
         process.terminate()
         try:
-            process.wait(arbiter.PATIENCE_SECONDS)
+            process.wait(arbiter.TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -143,7 +143,7 @@ class Clocks:
             log.info("started the arbiter, pid %d", self._process.pid)
 
     def _has_failed(self) -> bool:
-        """Tell whether the arbiter has just exited by itself, as another one would."""
+        """Return whether the arbiter has just exited by itself, as another one would."""
         code = None if self._process is None else self._process.poll()
         if code is None or code <= 0:  # it runs, or was killed by a signal
             return False

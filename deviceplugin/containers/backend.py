@@ -145,7 +145,7 @@ class GrantBackend:
             self._instances.release(grant_id)
 
     def is_used(self, grant_id: str) -> bool:
-        """Tell whether a process of it is running."""
+        """Return whether a process of it is running."""
         return self.store.is_used(grant_id)
 
     @property

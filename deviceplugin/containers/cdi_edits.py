@@ -231,7 +231,7 @@ def whole_devices(
     )
 
 
-def looking(kind: str, name: str, uuids: Sequence[str], driver: NodeDriver) -> dict[str, Any]:
+def for_admin(kind: str, name: str, uuids: Sequence[str], driver: NodeDriver) -> dict[str, Any]:
     """Return the specification of a CDI device for monitoring devices, without a quota.
 
     It stores their UUIDs. DataError if *driver* lacks one of them.

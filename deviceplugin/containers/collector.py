@@ -28,12 +28,12 @@ class Collector:
         self._grant_manager = grant_manager
         self._made = made
         self._silent_since: float | None = None
-        self._looked = time.monotonic()
+        self._polled = time.monotonic()
 
     @property
     def idle_seconds(self) -> float:
         """Seconds since the last collection ended, successful or not."""
-        return time.monotonic() - self._looked
+        return time.monotonic() - self._polled
 
     def run(self, wait: Callable[[float], bool]) -> None:
         """Collect periodically until *wait*, which sleeps for some seconds, returns true.
@@ -51,7 +51,7 @@ class Collector:
                 self._silent_since = None
             except errors.PyVgpuError as exc:  # a restart would not help
                 self._complain(exc)
-            self._looked = time.monotonic()
+            self._polled = time.monotonic()
 
     def _complain(self, exc: errors.PyVgpuError) -> None:
         now = time.monotonic()

@@ -81,7 +81,7 @@ class DriverLimits:
         if self._listener is not None:
             self._listener.stop()
 
-    def look(self, grants: Iterable[Grant], pids: Mapping[str, Collection[int]]) -> None:
+    def poll(self, grants: Iterable[Grant], pids: Mapping[str, Collection[int]]) -> None:
         """Set missing limits, in an NVML session; *pids* are each grant's, by its id."""
         with self._lock:
             if self._library is None:
@@ -174,7 +174,7 @@ class DriverLimits:
                 )
         except memory_limit.NotSetError as exc:
             sizes, why = before.sizes, str(exc)
-        if not (why and sizes):  # an outdated limit is set again by the next look
+        if not (why and sizes):  # an outdated limit is set again by the next poll
             self._asked[grant.id] = _wanted(grant)
         self._note(grant, memory_limit.Limit(tuple(map(str, found)), sizes, why))
 

@@ -110,10 +110,10 @@ class MigInstances:
         self._taken: dict[str, tuple[str, ...]] = {}
         self._used: dict[str, int] = {}
         self._mode_off: frozenset[str] = frozenset()
-        self._looked_at = (
+        self._last_read = (
             "",
             frozenset[str](),
-        )  # other manager and stranded GPUs at the last look
+        )  # other manager and stranded GPUs at the last poll
         self._reported: dict[str, tuple[str, ...]] = {}  # at the last collection
         self._records = _read(self._file)
 
@@ -122,7 +122,7 @@ class MigInstances:
         """The records, by grant."""
         return dict(self._records)
 
-    def look(self, library: Path) -> tuple[Gpu, ...]:
+    def read(self, library: Path) -> tuple[Gpu, ...]:
         """Return the GPUs on which instances are created now; *library* is the driver's NVML.
 
         A GPU in MIG mode whose instances were all made by others is none of them. OSError or
@@ -131,28 +131,28 @@ class MigInstances:
         with self._lock:
             self._library, self._gpus, self._taken = library, {}, {}
             self._mode_off = frozenset()
-            self._looked_at = (self._other_manager(), frozenset())
+            self._last_read = (self._other_manager(), frozenset())
             if not (self._wanted or self._records):
                 return ()
             with nvml.session(library):
                 for index in range(pynvml.nvmlDeviceGetCount()):
                     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                     uuid = str(pynvml.nvmlDeviceGetUUID(handle))
-                    gpu = self._look(handle, uuid, index)
+                    gpu = self._read_gpu(handle, uuid, index)
                     if gpu is not None:
                         self._gpus[uuid] = gpu
                         self._see(gpu, handle)
-            self._looked_at = (self._looked_at[0], self.stranded)
+            self._last_read = (self._last_read[0], self.stranded)
             return tuple(self._gpus.values())
 
-    def _look(self, handle: c_void_p, uuid: str, index: int) -> Gpu | None:
+    def _read_gpu(self, handle: c_void_p, uuid: str, index: int) -> Gpu | None:
         own = any(record.gpu == uuid for record in self._records.values())
         if not (own or self._wanted & {uuid, agent_settings.ALL}):
             return None
         if not nvml.is_in_mig_mode(handle):
             self._mode_off |= {uuid}
             return None
-        other, _ = self._looked_at
+        other, _ = self._last_read
         if other:
             log.warning("pods get no new MIG instances on GPU %s: %s", uuid, other)
         if other and not own:
@@ -178,8 +178,8 @@ class MigInstances:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether GPUs must be looked at again: another manager, or a GPU is stranded no more."""
-        return self._looked_at != (self._other_manager(), self.stranded)
+        """Whether GPUs must be read again: another manager, or a GPU is stranded no more."""
+        return self._last_read != (self._other_manager(), self.stranded)
 
     def taken(self, uuid: str) -> tuple[str, ...]:
         """Return the placements on a GPU that are occupied, but by no container's instance."""
@@ -355,7 +355,7 @@ class MigInstances:
 
 
 def _is_ours(record: Record, there: gpu_instances.GpuInstance) -> bool:
-    """Tell whether the instance at a record's place is that of the record.
+    """Return whether the instance at a record's place is that of the record.
 
     While it is being created, the place was free when the record was written. One whose compute
     instance is gone is half destroyed.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 5.0  # between two scans of all usage files, whatever inotify reports
+RESCAN_SECONDS = 5.0  # between two scans of all usage files, whatever inotify reports
 POLL_SECONDS = 1.0  # the same where inotify is not available
 _PAUSE_SECONDS = 0.005  # so that a container that writes endlessly costs the agent little
 _AGAIN_SECONDS = 60.0  # between two warnings about the same grant
@@ -77,7 +77,7 @@ class UsageFileGuard:
                 for grant_id in present - frozenset(self._watched.values()):
                     self._add(inotify, grant_id)
                 self._cut(present)
-                due = time.monotonic() + LOOK_SECONDS
+                due = time.monotonic() + RESCAN_SECONDS
             left = max(0.0, due - time.monotonic())
             events = inotify.read(timeout=math.ceil(1000 * left))
             self._cut(self._changed(inotify, events))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FILE = "allocation-apis.json"
-LOOK_SECONDS = 5.0
+POLL_SECONDS = 5.0
 
 
 class DeviceApis:
@@ -87,12 +87,12 @@ class DeviceApis:
         return "" if state is None else state.elsewhere
 
     def published(self, uuid: str) -> bool:
-        """Tell whether claims may be allocated on a device."""
+        """Return whether claims may be allocated on a device."""
         state = self._states.get(uuid)
         return state is not None and state.published
 
     def gives(self, uuid: str) -> bool:
-        """Tell whether claims may hold a device: also one that is moving away from DRA."""
+        """Return whether claims may hold a device: also one that is moving away from DRA."""
         state = self._states.get(uuid)
         return state is not None and state.now is Api.DRA
 
@@ -106,11 +106,11 @@ class DeviceApis:
 
         *held* returns the UUIDs of devices that an API has allocated, None if unknown.
         """
-        while not wait(LOOK_SECONDS):
-            if self.look(held):
+        while not wait(POLL_SECONDS):
+            if self.poll(held):
                 moved()
 
-    def look(self, held: Callable[[Api], Collection[str] | None]) -> bool:
+    def poll(self, held: Callable[[Api], Collection[str] | None]) -> bool:
         """Move free devices once; whether any has moved."""
         settled = time.monotonic() - self._settle_seconds
         waiting = [uuid for uuid, since in self._closed.items() if since <= settled]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ORDERED, NOTED = "cordoned.json", "cordoned-by-annotation.json"  # in the state folder
-LOOK_SECONDS = 5.0
+POLL_SECONDS = 5.0
 
 
 class Cordons:
@@ -97,18 +97,18 @@ class CordonWatch:
         self._node = node
         self._known = known  # UUIDs of the devices that the node has
         self._follow = follow
-        self._complaint = ""
+        self._problem = ""
 
     def run(self, wait: Callable[[float], bool]) -> None:
-        """Look periodically until *wait*, which sleeps for some seconds, returns true."""
-        while not wait(LOOK_SECONDS):
+        """Poll periodically until *wait*, which sleeps for some seconds, returns true."""
+        while not wait(POLL_SECONDS):
             try:
-                self.look()
+                self.poll()
             except errors.PyVgpuError as exc:
                 self._complain(f"could not follow {names.CORDONED_ANNOTATION}: {exc}")
 
-    def look(self) -> None:
-        """Look once."""
+    def poll(self) -> None:
+        """Poll once."""
         noted = self._node.metadata().get("annotations") or {}
         text = noted.get(names.CORDONED_ANNOTATION, "")
         uuids = read(text)
@@ -123,9 +123,9 @@ class CordonWatch:
         )
 
     def _complain(self, text: str) -> None:
-        if text and text != self._complaint:
+        if text and text != self._problem:
             log.warning("%s", text)
-        self._complaint = text
+        self._problem = text
 
 
 def read(text: str) -> frozenset[str]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pyvgpu.deviceplugin.agent_settings import HealthRules
 
-    Tell = Callable[[Mapping[str, str]], None]  # by UUID: why unhealthy; empty: healthy
+    Report = Callable[[Mapping[str, str]], None]  # by UUID: why unhealthy; empty: healthy
 
 log = logging.getLogger(__name__)
 
@@ -119,13 +119,13 @@ class HealthWatcher:
         library: Path,
         unhealthy: Mapping[str, str],
         rules: HealthRules,
-        tell: Tell,
+        report: Report,
         divided: frozenset[str] = frozenset(),
     ) -> None:
         """Watch the devices *unhealthy*; *divided* are GPUs on which pods get MIG instances."""
         self._library = library
         self._divided = divided
-        self._tell = tell
+        self._report = report
         self._rules = rules
         now = time.monotonic()
         self._conditions = {uuid: Condition(reason, now) for uuid, reason in unhealthy.items()}
@@ -157,7 +157,7 @@ class HealthWatcher:
     def _watch(self) -> None:
         """Wait for events and probe, until NVML must be restarted or :meth:`stop` is called."""
         with _events(self._conditions, self._divided) as (events, sources):
-            self._sources, heard = sources, frozenset(sources)
+            self._sources, subscribed = sources, frozenset(sources)
             due = 0.0
             while not self._stopped.is_set():
                 if time.monotonic() >= due:
@@ -166,7 +166,7 @@ class HealthWatcher:
                         for uuid in self._conditions
                     }
                     back = [uuid for uuid, answer in answers.items() if not answer.trouble]
-                    if not heard.issuperset(back):
+                    if not subscribed.issuperset(back):
                         return  # a device is back: subscribe to its Xids first
                     self.answers = {uuid: answers[uuid] for uuid in back}
                     self._probed({uuid: answer.trouble for uuid, answer in answers.items()})
@@ -214,7 +214,7 @@ class HealthWatcher:
         if not news:
             return
         self._reported |= news
-        self._tell(news)
+        self._report(news)
 
 
 def probe(uuid: str, *, divided: bool = False) -> ProbeResult:
@@ -264,7 +264,7 @@ def _events(
     A device that does not support events counts as subscribed, since it never will be.
     """
     events = pynvml.nvmlEventSetCreate()
-    heard: dict[str, HealthSource] = {}
+    subscribed: dict[str, HealthSource] = {}
     try:
         for uuid in uuids:
             try:
@@ -283,8 +283,8 @@ def _events(
                 if exc.value != pynvml.NVML_ERROR_NOT_SUPPORTED:
                     continue
                 source = HealthSource(uuid)
-            heard[uuid] = source
-        yield events, heard
+            subscribed[uuid] = source
+        yield events, subscribed
     finally:
         with contextlib.suppress(pynvml.NVMLError):
             pynvml.nvmlEventSetFree(events)

@@ -103,7 +103,7 @@ class Ends:
     links: Mapping[str, int]
 
 
-def look(
+def read(
     hardware: Sequence[device.Device],
     classes: Iterable[tuple[str, str]] = (),
     buses: Path = Path("/sys/bus/pci/devices"),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 MARGIN_SECONDS = 5.0  # before the kill, or half of a shorter grace period
 
 
@@ -56,11 +56,11 @@ class LeavingClients:
         self._stopped.set()
 
     def run(self) -> None:
-        """Look every LOOK_SECONDS."""
-        while not self._stopped.wait(LOOK_SECONDS):
-            self.look()
+        """Poll every POLL_SECONDS."""
+        while not self._stopped.wait(POLL_SECONDS):
+            self.poll()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Terminate the clients whose time is over."""
         for grant in list(self._grants()):
             if grant.isolation is not quota.Isolation.MPS or grant.owner is None:

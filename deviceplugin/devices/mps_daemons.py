@@ -100,7 +100,7 @@ class MpsDaemons:
         self.folder = run / FOLDER
         self._ill, self._lost = ill, lost
         self._lock = threading.Lock()
-        self._looking = threading.Lock()
+        self._polling = threading.Lock()
         self._watched: dict[str, _Watched] = {}
         self._hopeless: dict[str, str] = {}  # devices that cannot have a daemon, and why
         self._release = ""
@@ -180,22 +180,22 @@ class MpsDaemons:
         """End the watch, and the daemons of devices that are not *used* by containers."""
         self._stopped.set()
         if self._thread is not None:
-            self._thread.join(mps_daemon.PATIENCE_SECONDS)
+            self._thread.join(mps_daemon.TIMEOUT_SECONDS)
         with self._lock:
             for uuid, one in self._watched.items():
                 if not used(uuid):
                     mps_daemon.end(one.daemon)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Check all daemons once."""
-        with self._looking:
+        with self._polling:
             with self._lock:
                 watched = dict(self._watched)
             for uuid, one in watched.items():
                 with contextlib.suppress(OSError):
-                    self._look(uuid, one)
+                    self._poll(uuid, one)
 
-    def _look(self, uuid: str, one: _Watched) -> None:
+    def _poll(self, uuid: str, one: _Watched) -> None:
         try:
             state = mps_daemon.server_state(one.daemon)
             stuck = state.faulty and mps_daemon.has_clients(one.daemon, state)
@@ -253,7 +253,7 @@ class MpsDaemons:
 
     def _run(self) -> None:
         while not self._stopped.is_set():
-            self.look()
+            self.poll()
             self._stopped.wait(mps_daemon.PERIOD_SECONDS)
 
 

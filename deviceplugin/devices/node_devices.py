@@ -79,7 +79,7 @@ class Devices:
         self._checkpoints: checkpoint_calls.CheckpointDriver | None = None
         self._reservable = 100  # percent of each device that the driver can suspend tenants of
         self._unhealthy: dict[str, str] = {}
-        self._looked_at: tuple[Path | None, node_mirror.MirrorState] | None = (
+        self._last_read: tuple[Path | None, node_mirror.MirrorState] | None = (
             None  # the source of _seen
         )
         self._other_plugin = ""
@@ -89,7 +89,7 @@ class Devices:
         self._watcher: health.HealthWatcher | None = None
         self._auditor: auditor.Auditor | None = None
 
-    def look(self, tree: Path | None, now: node_mirror.MirrorState) -> bool:
+    def update(self, tree: Path | None, now: node_mirror.MirrorState) -> bool:
         """Read the devices from the driver as it is *now*; false if it could not be used."""
         if now.driver is not node_mirror.DriverState.PRESENT or tree is None:
             log.warning("the driver is %s: %s", now.driver, now.reason)
@@ -97,14 +97,14 @@ class Devices:
             self.show()
             return True
         try:
-            found = node_driver.look(tree, now.release, self._settings, self._instances)
+            found = node_driver.read(tree, now.release, self._settings, self._instances)
         except errors.PyVgpuError as exc:
             log.warning("cannot list the devices: %s", exc)
             return False
         self.stop()
         with self._lock:
-            before = self._unhealthy if (tree, now) == self._looked_at else {}
-            self._looked_at, self.outdated = (tree, now), False
+            before = self._unhealthy if (tree, now) == self._last_read else {}
+            self._last_read, self.outdated = (tree, now), False
             self._seen, self._away = found.seen, False
             self._unhealthy = {
                 seen.device.uuid: _first_reason(seen, before) for seen in found.seen
@@ -119,7 +119,7 @@ class Devices:
                 found.library.with_name(names.LIBCUDA), found.library, _machine(), now.release
             )
         self._reservable = _reservable(self._settings, self._checkpoints)
-        self.mps.look()  # so that a device with a daemon is not unhealthy for a moment
+        self.mps.poll()  # so that a device with a daemon is not unhealthy for a moment
         self._gates.meet(
             (seen.device.uuid for seen in found.seen), self._grant_manager.known.values()
         )
@@ -140,7 +140,7 @@ class Devices:
             self._settings.audit_action,
             self._grant_manager.observers.reported,
             self._ended,
-            limit=self.limits.look,
+            limit=self.limits.poll,
             doomed=self.mps.before_kill,
         )
         made, grant_manager = self._made, self._grant_manager
@@ -292,7 +292,7 @@ class Devices:
 
     @property
     def held(self) -> quota_audit.ProcessSnapshot:
-        """The memory that processes held at the audit's last look."""
+        """The memory that processes held at the audit's last poll."""
         found = self._auditor
         return quota_audit.NOTHING if found is None else found.seen
 
@@ -300,7 +300,7 @@ class Devices:
     def audits(self) -> bool:
         """Whether the audit compares the usage of processes with their grants."""
         found = self._auditor
-        return found is not None and found.looks
+        return found is not None and found.sees_all
 
     def _hear(self, news: Mapping[str, str]) -> None:
         for uuid, reason in news.items():

@@ -44,7 +44,7 @@ class Hardware:
     stranded: frozenset[str] = frozenset()  # GPUs out of MIG mode, but with records of instances
 
 
-def look(
+def read(
     tree: Path,
     release: str,
     settings: AgentSettings,
@@ -69,13 +69,13 @@ def look(
         found = device.simulated(simulator.read_machine(Path(machine)))
     try:
         with nvml.session(library):
-            gpus = {} if instances is None else {gpu.uuid: gpu for gpu in instances.look(library)}
+            gpus = {} if instances is None else {gpu.uuid: gpu for gpu in instances.read(library)}
             found = tuple(_undivided(found, gpus))
             seen = tuple(
                 dataclasses.replace(one, profiles=gpus[one.device.uuid].profiles)
                 if one.device.uuid in gpus
                 else one
-                for one in inventory.look(found, settings.classes)
+                for one in inventory.read(found, settings.classes)
             )
             seen = tuple(_with_mps(one, settings.mps) for one in seen)
             cuda_version = inventory.cuda_version()

@@ -67,7 +67,7 @@ class AdminDevices:
             self._tree = driver.tree
 
     def _describe(self, uid: str, uuids: Sequence[str], driver: cdi_edits.NodeDriver) -> None:
-        document = cdi_edits.looking(names.ADMIN_KIND, uid, uuids, driver)
+        document = cdi_edits.for_admin(names.ADMIN_KIND, uid, uuids, driver)
         cdi.write(document, self._file(uid))
 
     def _known(self) -> Iterator[tuple[str, list[str]]]:

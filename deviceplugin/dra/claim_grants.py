@@ -241,7 +241,7 @@ def grants_of(claim: Allocated, used: frozenset[str], around: ClaimContext) -> l
     found = []
     for request, pieces in parts(claim, used).items():
         shares = _shares(claim, pieces, around)
-        wish = _wish(claim, pieces, shares)
+        time_sharing = _time_sharing_of(claim, pieces, shares)
         name = f"{claim.named.name}/{request}" if request else claim.named.name
         found.append(
             grants.Grant(
@@ -250,18 +250,18 @@ def grants_of(claim: Allocated, used: frozenset[str], around: ClaimContext) -> l
                 around.now,
                 grants.Owner(claim.pod_uid, claim.named.namespace, claim.pod, name),
                 shares=shares,
-                policy=wish.policy,
-                ceiling=wish.ceiling,
-                priority=wish.priority,
+                policy=time_sharing.policy,
+                ceiling=time_sharing.ceiling,
+                priority=time_sharing.priority,
                 claim=grants.GrantClaim(
                     claim.named.uid,
                     claim.named.namespace,
                     claim.named.name,
                     tuple(piece.result for piece in pieces),
                     shares,
-                    wish.policy,
-                    wish.ceiling,
-                    wish.priority,
+                    time_sharing.policy,
+                    time_sharing.ceiling,
+                    time_sharing.priority,
                 ),
             )
         )
@@ -359,7 +359,7 @@ def _share(claim: Allocated, uuid: str, vcore: int, vmemory: int) -> datatypes.N
         raise _refused(claim.named, str(exc), final=True) from exc
 
 
-def _wish(
+def _time_sharing_of(
     claim: Allocated, pieces: Sequence[Piece], shares: Sequence[datatypes.NodeShare]
 ) -> elastic.TimeSharing:
     """Return the configuration of the requests of *pieces*, which form one quota."""
@@ -378,17 +378,17 @@ def _wish(
             "them alike, or let containers name requests",
             final=True,
         )
-    (wish,) = found
+    (time_sharing,) = found
     if most == quantity.WHOLE_DEVICE or any(share.mig for share in shares):
         return elastic.TimeSharing()
-    if wish.ceiling is not None and wish.ceiling < most:
+    if time_sharing.ceiling is not None and time_sharing.ceiling < most:
         raise _refused(
             claim.named,
-            f"its configuration: {elastic.LIMIT} {wish.ceiling}: must be from its own {most} "
-            f"vcore to {quantity.WHOLE_DEVICE}, such as {quantity.WHOLE_DEVICE}",
+            f"its configuration: {elastic.LIMIT} {time_sharing.ceiling}: must be from its own "
+            f"{most} vcore to {quantity.WHOLE_DEVICE}, such as {quantity.WHOLE_DEVICE}",
             final=True,
         )
-    return wish
+    return time_sharing
 
 
 def _check_room(

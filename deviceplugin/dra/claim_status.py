@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-GONE_SECONDS = 300.0  # between two looks; a claim missing in both is deleted
+GONE_SECONDS = 300.0  # between two polls; a claim missing in both is deleted
 AGAIN_SECONDS = 5.0  # before a failed write is retried
 CALM_SECONDS = 1.0  # debounce before a write: the claim's pod is just starting
 APPLY = "application/apply-patch+yaml"
@@ -94,9 +94,9 @@ class Statuses:
         self._wanted = True
         self._stopped = False
         self._said: dict[str, list[dict[str, Any]]] = {}  # by the claim's uid
-        self._gone: set[str] = set()  # claims that were missing at the last look
+        self._gone: set[str] = set()  # claims that were missing at the last poll
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Request a comparison of all statuses soon."""
         with self._changed:
             self._wanted = True
@@ -118,7 +118,7 @@ class Statuses:
                     return
                 self._wanted = False
             try:
-                self._tell()
+                self._report()
                 if time.monotonic() >= due:
                     self._collect()
                     due = time.monotonic() + GONE_SECONDS
@@ -135,7 +135,7 @@ class Statuses:
                 found.setdefault(grant.claim.uid, (grant.claim, []))[1].append(grant)
         return found
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         known = self._claims()
         self._said = {uid: devices for uid, devices in self._said.items() if uid in known}
         for uid, (claim, own) in known.items():
@@ -170,7 +170,7 @@ class Statuses:
             log.info("claim %s/%s: status not written: %s", claim.namespace, claim.name, exc)
 
     def _collect(self) -> None:
-        """End the grants of claims missing in two looks, once no process uses them."""
+        """End the grants of claims missing in two polls, once no process uses them."""
         gone = {
             uid for uid, (claim, _) in self._claims().items() if not _is_there(self._api, claim)
         }

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 5.0  # between two checks that the sockets exist and respond
+POLL_SECONDS = 5.0  # between two checks that the sockets exist and respond
 
 _VERSIONS = ("v1.DRAPlugin", "v1alpha1.DRAResourceHealth")
 _LONGEST = 1000  # characters of a health message
@@ -110,30 +110,30 @@ class Sockets:
         self._health = health
         self._servers: dict[Path, grpc_socket.GrpcServer] = {}
         self.trouble = "kubelet has not queried the DRA driver's registration socket yet"
-        self.met = False  # whether kubelet has registered the driver
+        self.is_registered = False  # whether kubelet has registered the driver
         self.registered: Subscribers[[]] = Subscribers()  # called at each registration
         self._count = count
 
     def run(self, wait: Callable[[float], bool]) -> None:
         """Serve until *wait*, which sleeps for some seconds, returns true."""
-        complaint = ""
+        problem = ""
         try:
             while True:
                 try:
-                    self._look()
-                    complaint = ""
+                    self._poll()
+                    problem = ""
                 except errors.UnavailableError as exc:
-                    if str(exc) != complaint:
+                    if str(exc) != problem:
                         log.warning("cannot serve claims: %s", exc)
-                    self.trouble = complaint = str(exc)
-                if wait(LOOK_SECONDS):
+                    self.trouble = problem = str(exc)
+                if wait(POLL_SECONDS):
                     return
         finally:
             self._preparer.stop()
             for path in list(self._servers):
                 self._stop(path)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         for path, add in (
             (self._asked, self._add_driver),  # first: kubelet calls it as soon as it registers
             (self._found, self._add_registration),
@@ -164,7 +164,7 @@ class Sockets:
             log.warning("kubelet did not register the DRA driver: %s", trouble)
         else:
             log.info("kubelet has registered the DRA driver %s", names.DRA_DRIVER)
-            self.met = True
+            self.is_registered = True
             self.registered()
 
 

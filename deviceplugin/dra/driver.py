@@ -75,24 +75,24 @@ def add(
         return None
     health = dra_server.Health()
     shown = admin_access.AdminDevices(settings.specifications, lambda: node.made.driver)
-    telling = claim_status.Statuses(api, settings.node, grant_manager)
+    statuses = claim_status.Statuses(api, settings.node, grant_manager)
     means = prepare.PreparerDependencies(
         node=settings.node,
         read=lambda path: api.call("GET", path),
         gives=gates.gives,
         admit=shown.admit,
         dismiss=shown.dismiss,
-        prepared=lambda _: telling.look(),
+        prepared=lambda _: statuses.poll(),
     )
     sockets = dra_server.Sockets(
         settings.registry, settings.drivers, prepare.Preparer(grant_manager, means), health, count
     )
 
-    def contents(able: resource_slices.Able) -> slice_publisher.Contents | None:
+    def contents(support: resource_slices.ServerSupport) -> slice_publisher.Contents | None:
         shown = node.devices.for_claims
         if shown is None:
             return None
-        facts = shown.seen, shown.devices, shown.driver, able
+        facts = shown.seen, shown.devices, shown.driver, support
         return slice_publisher.Contents(
             resource_slices.devices_of(*facts), mig_partitions.of_devices(*facts)
         )
@@ -100,7 +100,7 @@ def add(
     publisher = slice_publisher.SlicePublisher(
         own,
         contents,
-        lambda: sockets.met,
+        lambda: sockets.is_registered,
         lambda: claim_status.names_in_use(api, settings.node, grant_manager),
     )
     sockets.registered.add(publisher.changed)
@@ -108,7 +108,7 @@ def add(
 
     def changed() -> None:
         nonlocal last
-        telling.look()
+        statuses.poll()
         known = grant_manager.devices
         if known is last:
             return  # grants do not change the slice
@@ -134,5 +134,5 @@ def add(
     components.add("dra", lambda: sockets.run(components.wait))
     components.add("slices", publisher.run, publisher.stop)
     components.add("watch of slices", publisher.watch.run, publisher.watch.stop)
-    components.add("claims", telling.run, telling.stop)
+    components.add("claims", statuses.run, statuses.stop)
     return DraDriver(sockets, held)

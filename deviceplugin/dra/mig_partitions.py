@@ -107,19 +107,19 @@ def of_devices(
     seen: Sequence[inventory.InventoryDevice],
     devices: Iterable[datatypes.NodeDevice],
     driver: inventory.DriverVersions,
-    able: resource_slices.Able,
+    support: resource_slices.ServerSupport,
 ) -> tuple[Partitioned, ...]:
     """Return the partitions of those of *devices* on which pods get MIG instances.
 
     Nothing if the API server drops counters; without taints the tainted ones are left out.
     """
-    if not able.partitions:
+    if not support.partitions:
         return ()
     known = {observed.device.uuid: observed for observed in seen}
     return tuple(
         Partitioned(
             {"name": resource_slices.device_name(device.uuid), "counters": _counters(device)},
-            tuple(_devices(known[device.uuid], device, driver, able)),
+            tuple(_devices(known[device.uuid], device, driver, support)),
         )
         for device in devices
         if device.profiles and device.uuid in known
@@ -156,7 +156,7 @@ def _instances(profile: datatypes.MigProfile) -> str:
 
 
 def _is_counted(profile: datatypes.MigProfile) -> bool:
-    """Tell whether memory slices alone would allow more instances of a profile than there are."""
+    """Return whether memory slices alone would allow more instances of a profile than exist."""
     return profile.most < len(profile.starts)
 
 
@@ -168,7 +168,7 @@ def _devices(
     seen: inventory.InventoryDevice,
     device: datatypes.NodeDevice,
     driver: inventory.DriverVersions,
-    able: resource_slices.Able,
+    support: resource_slices.ServerSupport,
 ) -> Iterator[dict[str, Any]]:
     common = dict(resource_slices.attributes_of(seen, device, driver, ""))
     own = resource_slices.taints_of(device)
@@ -176,7 +176,7 @@ def _devices(
         free = mig_placement.starts(device.profiles, device.taken, profile.name)
         taken = {"key": names.DRA_OCCUPIED_TAINT, "effect": "NoSchedule"}
         taints = own if start in free else [*own, taken]
-        if taints and not able.taints:
+        if taints and not support.taints:
             continue
         memory = profile.memory_bytes // resource_slices.MEBIBYTE * resource_slices.MEBIBYTE
         vcore = mig_placement.vcore(device.profiles, profile)
@@ -249,7 +249,7 @@ def held_back(
     wanted: Sequence[Partitioned],
     there: Iterable[Mapping[str, Any]],
     in_use: Callable[[], Collection[str] | None],
-    able: resource_slices.Able,
+    support: resource_slices.ServerSupport,
 ) -> tuple[Partitioned, ...]:
     """Return *wanted*, but GPUs with partitions in use as they are in the slices *there*.
 
@@ -264,7 +264,7 @@ def held_back(
     used = in_use()
     for gpu in changed:
         kept = tuple(
-            {**device, "taints": [_TAINT]} if able.taints else _untainted(device)
+            {**device, "taints": [_TAINT]} if support.taints else _untainted(device)
             for device in gpu.devices
             if used is None or device["name"] in used
         )
@@ -289,7 +289,7 @@ def published(there: Iterable[Mapping[str, Any]]) -> list[Partitioned]:
 
 
 def _is_changed(before: Partitioned, now: Partitioned | None) -> bool:
-    """Tell whether a GPU has other counters, or lacks a device, or it consumes others."""
+    """Return whether a GPU has other counters, or lacks a device, or it consumes others."""
     if now is None or now.counters != before.counters:
         return True
     consumed = {device["name"]: device["consumesCounters"] for device in now.devices}

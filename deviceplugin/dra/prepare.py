@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PATIENCE_SECONDS = 30.0  # kubelet waits for 45
+RETRY_SECONDS = 30.0  # kubelet waits for 45
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
 
 
@@ -39,10 +39,10 @@ class PreparerDependencies:
     node: str
     read: Callable[[str], dict[str, Any]]  # an object of the API server, by its path
     gives: Callable[[str], bool]  # whether a device, by its UUID, is allocated through DRA
-    admit: Callable[[str, Sequence[str]], str]  # write an admin claim's CDI device; see looking.py
+    admit: Callable[[str, Sequence[str]], str]  # write an admin claim's CDI device
     dismiss: Callable[[str], None]  # remove it, by the claim's uid
     prepared: Callable[[Named], None] = lambda _: None  # called for each prepared claim
-    patience: float = PATIENCE_SECONDS
+    retry_seconds: float = RETRY_SECONDS
 
 
 class Preparer:
@@ -60,7 +60,7 @@ class Preparer:
     def prepare(self, named: Sequence[Named]) -> dict[str, Sequence[Prepared] | str]:
         """Return the devices of each claim of a pod, or the error, by uid."""
         together = tuple(claim.name for claim in named)
-        end = time.monotonic() + self._means.patience
+        end = time.monotonic() + self._means.retry_seconds
         found: dict[str, Sequence[Prepared] | str] = {}
         for one in named:
             try:

@@ -30,16 +30,16 @@ _NUMBERS = re.compile(r"([0-9]+)(?:\.([0-9]+))?(?:\.([0-9]+))?(?:\.[0-9]+)*")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Able:
+class ServerSupport:
     """Fields that the API server stores; older versions drop fields that they do not know."""
 
     sharing: bool = True  # one device for several claims
     taints: bool = True
     partitions: bool = True  # counters that devices share
 
-    def both(self, other: Able) -> Able:
+    def both(self, other: ServerSupport) -> ServerSupport:
         """Return the fields that both this and *other* store."""
-        return Able(
+        return ServerSupport(
             self.sharing and other.sharing,
             self.taints and other.taints,
             self.partitions and other.partitions,
@@ -138,7 +138,7 @@ def devices_of(
     seen: Sequence[inventory.InventoryDevice],
     devices: Iterable[datatypes.NodeDevice],
     driver: inventory.DriverVersions,
-    able: Able = Able(),  # noqa: B008 - it is frozen
+    support: ServerSupport = ServerSupport(),  # noqa: B008 - it is frozen
 ) -> list[dict[str, Any]]:
     """Return the entries of *devices* in a slice; none of GPUs on which pods get MIG instances.
 
@@ -150,11 +150,11 @@ def devices_of(
     for device in devices:
         if device.profiles:
             continue
-        if device.uuid in known and (able.taints or not taints_of(device)):
+        if device.uuid in known and (support.taints or not taints_of(device)):
             attributes = attributes_of(
                 known[device.uuid], device, driver, groups.get(device.uuid, "")
             )
-            found.append(_device(device, dict(attributes), sharing=able.sharing))
+            found.append(_device(device, dict(attributes), sharing=support.sharing))
     return found
 
 
@@ -256,7 +256,7 @@ def _linked(one: inventory.InventoryDevice, other: inventory.InventoryDevice) ->
 
 
 def differs(pool: Sequence[Mapping[str, Any]], there: Iterable[Mapping[str, Any]]) -> bool:
-    """Tell whether the slices that are *there* are not those of the wanted *pool*.
+    """Return whether the slices that are *there* are not those of the wanted *pool*.
 
     Generation, metadata and timestamps may differ, but all slices must be of one generation.
     """
@@ -301,7 +301,7 @@ def renewed(
     return {**wanted, "metadata": meta, "spec": {**wanted["spec"], "pool": pool}}
 
 
-def able_by(wanted: Mapping[str, Any], kept: Mapping[str, Any]) -> Able:
+def support_by(wanted: Mapping[str, Any], kept: Mapping[str, Any]) -> ServerSupport:
     """Return the fields that a server stores that has *kept* this of the *wanted* slice."""
 
     def lost(field: str) -> bool:
@@ -312,7 +312,7 @@ def able_by(wanted: Mapping[str, Any], kept: Mapping[str, Any]) -> Able:
         )
 
     counters = wanted["spec"].get("sharedCounters") and not kept["spec"].get("sharedCounters")
-    return Able(
+    return ServerSupport(
         sharing=not lost("allowMultipleAllocations"),
         taints=not lost("taints"),
         partitions=not (counters or lost("consumesCounters")),

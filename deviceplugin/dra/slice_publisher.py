@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 5.0  # between two checks whether kubelet has registered the driver
+POLL_SECONDS = 5.0  # between two checks whether kubelet has registered the driver
 _PATH = f"/apis/{resource_slices.GROUP}/resourceslices"
 # Statuses of responses: the second means that the server does not accept such an object.
 _FORBIDDEN, _INVALID = 403, 422
@@ -46,23 +46,23 @@ class Contents:
 class SlicePublisher:
     """Publishes the result of *contents* (None: unknown), from :meth:`run` until :meth:`stop`.
 
-    *met* tells whether kubelet has registered the driver; before that no slice is created.
+    *is_registered* returns whether kubelet has registered the driver; before, no slice is created.
     *in_use* returns the names of the devices that claims have; None if they cannot be read.
     """
 
     def __init__(
         self,
         node: own_node.OwnNode,
-        contents: Callable[[resource_slices.Able], Contents | None],
-        met: Callable[[], bool],
+        contents: Callable[[resource_slices.ServerSupport], Contents | None],
+        is_registered: Callable[[], bool],
         in_use: Callable[[], Collection[str] | None] = lambda: None,
     ) -> None:
         self._api = node.api
         self._node = node
         self._contents = contents
-        self._met = met
+        self._is_registered = is_registered
         self._in_use = in_use
-        self._able = resource_slices.Able()
+        self._support = resource_slices.ServerSupport()
         self._form: mig_partitions.Form | None = None  # None: the server was not asked yet
         self._meta: dict[str, Any] | None = None  # of the node
         self._changed = threading.Condition()
@@ -100,7 +100,7 @@ class SlicePublisher:
             with self._changed:
                 begun = self._wanted
             try:
-                self.look()
+                self.poll()
                 self._written, silent = begun, False
             except apiserver.ServerError as exc:
                 if not silent:
@@ -111,17 +111,17 @@ class SlicePublisher:
             with self._changed:
                 self._changed.wait_for(
                     lambda: self._stopped or (self._wanted > begun and not silent),  # noqa: B023
-                    LOOK_SECONDS,
+                    POLL_SECONDS,
                 )
                 if self._stopped:
                     return
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Compare once, and write a difference; ServerError if the API server fails."""
-        contents = self._contents(self._able)
+        contents = self._contents(self._support)
         if contents is not None and contents.gpus and self._form is None:
             self._ask(contents.gpus)
-            contents = self._contents(self._able)
+            contents = self._contents(self._support)
         if contents is None:
             return
         if self._seen.current.is_set() and not self._differs(contents, self._seen.values()):
@@ -142,7 +142,7 @@ class SlicePublisher:
         """Return the wanted slices of each pool; *there* are the published ones."""
         if self._meta is None:
             self._meta = dict(self._node.metadata())
-        gpus = mig_partitions.held_back(contents.gpus, there, self._in_use, self._able)
+        gpus = mig_partitions.held_back(contents.gpus, there, self._in_use, self._support)
         form = self._form or mig_partitions.Form.SEPARATE
         pools = [
             resource_slices.device_slices(self._meta, contents.devices),
@@ -151,14 +151,16 @@ class SlicePublisher:
         return [pool for pool in pools if pool]
 
     def _differs(self, contents: Contents, there: Sequence[apiserver.Object]) -> bool:
-        """Tell whether the slices that are *there* require a write."""
+        """Return whether the slices that are *there* require a write."""
         pools = self._pools(contents, there)
         wanted = {one["metadata"]["name"] for pool in pools for one in pool}
         if any(one["metadata"]["name"] not in wanted for one in there):
             return True
         for pool in pools:
             own = [one for one in there if _is_of(pool, one)]
-            if resource_slices.differs(pool, own) and (len(own) == len(pool) or self._met()):
+            if resource_slices.differs(pool, own) and (
+                len(own) == len(pool) or self._is_registered()
+            ):
                 return True
         return False
 
@@ -167,7 +169,7 @@ class SlicePublisher:
         known = {one["metadata"]["name"]: one for one in there}
         if not resource_slices.differs(pool, there):
             return
-        if not self._met() and any(one["metadata"]["name"] not in known for one in pool):
+        if not self._is_registered() and any(one["metadata"]["name"] not in known for one in pool):
             return
         last = max((one["spec"]["pool"]["generation"] for one in there), default=0)
         for wanted in pool:
@@ -192,11 +194,11 @@ class SlicePublisher:
             if exc.status != _INVALID:
                 raise
             log.warning("this cluster refuses MIG partitions: %s", exc)
-            able = resource_slices.Able(partitions=False)
+            support = resource_slices.ServerSupport(partitions=False)
         else:
-            able = resource_slices.able_by(probe, kept)
+            support = resource_slices.support_by(probe, kept)
         self._form = form
-        self._settle(resource_slices.Able(partitions=able.partitions))
+        self._settle(resource_slices.ServerSupport(partitions=support.partitions))
 
     def _version(self) -> dict[str, Any]:
         """Return the API server's version; empty if it does not tell it to us."""
@@ -217,23 +219,23 @@ class SlicePublisher:
             spec["pool"]["name"],
             kept["spec"]["pool"]["generation"],
         )
-        if self._settle(resource_slices.able_by(wanted, kept)):
+        if self._settle(resource_slices.support_by(wanted, kept)):
             self.changed()
 
-    def _settle(self, found: resource_slices.Able) -> bool:
+    def _settle(self, found: resource_slices.ServerSupport) -> bool:
         """Publish only fields that the server stores, as *found*; whether that is new."""
-        able = self._able.both(found)
-        if able == self._able:
+        support = self._support.both(found)
+        if support == self._support:
             return False
-        known, self._able = set(self._able.lacks), able
-        for what in able.lacks:
+        known, self._support = set(self._support.lacks), support
+        for what in support.lacks:
             if what not in known:
                 log.warning("this cluster does not support %s", what)
         return True
 
 
 def _is_of(pool: Sequence[dict[str, Any]], published: apiserver.Object) -> bool:
-    """Tell whether a slice that is published is one of those of a *pool*, or has their names."""
+    """Return whether a slice that is published is one of those of a *pool*, or has their names."""
     own = pool[0]["spec"]["pool"]["name"]
     same = any(one["metadata"]["name"] == published["metadata"]["name"] for one in pool)
     return same or published["spec"]["pool"]["name"] == own

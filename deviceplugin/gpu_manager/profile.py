@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors, names
+from pyvgpu.deviceplugin.gpu_manager import volume_conf
 from pyvgpu.deviceplugin.kubelet import device_ids
-from pyvgpu.volumes import cdi, installation, mirror_plan, volumeconf
+from pyvgpu.volumes import cdi, installation, mirror_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from pyvgpu.volumes import driver_follower
 
 FOLDER = cdi.CONTAINER_FOLDER
-# 32-bit programs of `compat32=true` look in the second one, which a share does not have.
+# 32-bit programs of `compat32=true` poll in the second one, which a share does not have.
 LIBRARY_PATH = f"{FOLDER}/{mirror_plan.LIB64}:{FOLDER}/{mirror_plan.LIB32}"
 
 MODEL_LABEL = "gaia.tencent.com/gpu-model"
@@ -113,12 +114,12 @@ def _label(part: str, text: str, flag: str) -> tuple[str, str]:
     return key, value
 
 
-def read_volumes(text: str, flag: str) -> tuple[volumeconf.ConfiguredVolume, ...]:
+def read_volumes(text: str, flag: str) -> tuple[installation.ConfiguredVolume, ...]:
     """Return the volumes of the volume.conf *text*, which must suffice for an agent."""
-    found = volumeconf.read(_path(text, flag))
+    found = volume_conf.read(_path(text, flag))
     if {parsed.shared for parsed in found} != {True, False}:
         raise errors.DataError(
-            f"{flag} {text}: must have a volume {volumeconf.SHARED!r}, for shares, and one of "
+            f"{flag} {text}: must have a volume {volume_conf.SHARED!r}, for shares, and one of "
             "another name, for whole devices, such as 'origin'"
         )
     for volume in found:

@@ -89,7 +89,7 @@ class Grant:
     shares: tuple[datatypes.NodeShare, ...] = ()
     policy: quota.TimePolicy = quota.TimePolicy.HARD
     ceiling: int | None = None  # vcore that elastic may reach; None: the whole device
-    wished: bool = False  # policy and ceiling come from the pod's annotations
+    annotated: bool = False  # policy and ceiling come from the pod's annotations
     priority: quota.Priority = quota.Priority.NORMAL
     prioritized: bool = False  # the priority comes from them
     chosen: bool = False  # the scheduler chose its devices, and signed the choice
@@ -177,7 +177,7 @@ def dump(grant: Grant) -> dict[str, Any]:
         "shares": [_share(share) for share in grant.shares],
         "policy": grant.policy.name.lower(),
         "ceiling": grant.ceiling,
-        "wished": grant.wished,
+        "annotated": grant.annotated,
         "chosen": grant.chosen,
         **_priority(grant),
         **({"prioritized": True} if grant.prioritized else {}),
@@ -231,7 +231,7 @@ def load(found: Any) -> Grant:
             shares=tuple(_made(datatypes.NodeShare, share) for share in found["shares"]),
             policy=quota.TimePolicy.parse(found.get("policy", "hard"), "policy"),
             ceiling=None if ceiling is None else int(ceiling),
-            wished=bool(found.get("wished")),
+            annotated=bool(found.get("annotated")),
             priority=_load_priority(found),
             prioritized=bool(found.get("prioritized")),
             chosen=bool(found.get("chosen")),

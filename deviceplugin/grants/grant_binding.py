@@ -182,9 +182,11 @@ class NodeCapacity:
         rest only if one of those gave up its own, would deadlock with them: it does not wait.
         """
         count_of = chosen.wanted.count_of
-        wishes = placement.wishes(wanting, pod.containers, self.devices, self.unit, count_of)
-        asked = chosen.wanted.pod(wishes, self.packing)
-        placement.check_needs(asked.selector, wishes)
+        requested = placement.read_requests(
+            wanting, pod.containers, self.devices, self.unit, count_of
+        )
+        asked = chosen.wanted.pod(requested, self.packing)
+        placement.check_needs(asked.selector, requested)
         now = datatypes.NodeDevices(tuple(self.devices), self.allocated.held(self.known))
         try:
             return placement.place_pod(now, lambda: self._empty({pod.uid}, chosen), asked, chosen)

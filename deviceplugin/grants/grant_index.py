@@ -63,7 +63,7 @@ class GrantIndex:
             return [self._grants[grant_id] for grant_id in found]
 
     def are_open(self, kind: ResourceKind, wanted: Iterable[str]) -> bool:
-        """Tell whether any unbound grant has any of the ids *wanted*."""
+        """Return whether any unbound grant has any of the ids *wanted*."""
         holders = (self._vcore if kind is ResourceKind.VCORE else self._vmemory)[False]
         return any(wanted_id in holders for wanted_id in wanted)
 

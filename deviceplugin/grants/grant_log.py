@@ -204,7 +204,7 @@ class Checkpoint:
         lines = found.splitlines(keepends=True)
         try:
             first = _parse(lines[0] if lines and zero else b"")
-            self.trouble = _complaint(first, self._node, len(content))
+            self.trouble = _problem(first, self._node, len(content))
             if self.trouble:
                 return
             _follow(lines[1:], self.known)
@@ -229,7 +229,7 @@ class Checkpoint:
         return aside
 
 
-def look(folder: Path) -> Mapping[str, Grant]:
+def peek(folder: Path) -> Mapping[str, Grant]:
     """Return the grants in the checkpoint of *folder*, without changing or locking it.
 
     DataError if it is damaged, or UnavailableError if it cannot be read.
@@ -259,7 +259,7 @@ def _asides(folder: Path) -> list[int]:
     return [int(number) for number in numbers if number.isdecimal()]
 
 
-def _complaint(first: Any, node: str, size: int) -> str:
+def _problem(first: Any, node: str, size: int) -> str:
     """Return why a file that begins with *first* is not to be trusted; empty if it is."""
     if not isinstance(first, dict) or first.get("format") != FORMAT:
         return "it is not a checkpoint of grants"

@@ -40,7 +40,7 @@ class GrantFiles(Protocol):
         """Start no container on the grant again, and let its processes allocate no more."""
 
     def is_used(self, grant_id: str) -> bool:
-        """Tell whether a process of the grant is running."""
+        """Return whether a process of the grant is running."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class StartPolicy:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Observers:
-    """What other parts hear of the grant manager."""
+    """Events of the grant manager that other parts receive."""
 
     reported: Subscribers[[events.GrantEvent]] = dataclasses.field(default_factory=Subscribers)
     # An event of that reason about a pod, by uid, is outdated.

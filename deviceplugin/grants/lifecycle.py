@@ -126,7 +126,7 @@ class Endings:
         return [grant for grant in known if _is_dropped(grant, said, past)]
 
     def _is_gone(self, grant: Grant, said: KubeletState, now: float) -> bool:
-        """Tell whether a grant is over that this kubelet may not know."""
+        """Return whether a grant is over that this kubelet may not know."""
         owner, since = grant.owner, self._unknown.get(grant.id)
         if owner is None:
             return since is not None and now - since > FORGET_SECONDS
@@ -142,7 +142,7 @@ class Endings:
         return late and not listed and not self._is_used(grant.id)
 
     def _was_asked(self, grant_id: str, now: float) -> bool:
-        """Tell whether the API server was queried within ASK_SECONDS; if not, record it now."""
+        """Return whether the API server was queried within ASK_SECONDS; if not, record it now."""
         if now - self._asked.get(grant_id, -ASK_SECONDS) < ASK_SECONDS:
             return True
         self._asked[grant_id] = now

@@ -97,7 +97,7 @@ def aligned(chosen: Chosen, numa: Collection[int | None]) -> Chosen | None:
     return dataclasses.replace(chosen, wanted=dataclasses.replace(wanted, selector=selector))
 
 
-def wishes(
+def read_requests(
     containers: Iterable[pod_identity.PodContainer],
     others: Sequence[pod_identity.PodContainer],
     devices: Iterable[datatypes.NodeDevice],
@@ -122,7 +122,7 @@ def wishes(
         datatypes.ContainerKind.INIT,
         datatypes.ContainerKind.APP,
     )
-    return tuple(sorted(found, key=lambda wish: order.index(wish.kind)))
+    return tuple(sorted(found, key=lambda part: order.index(part.kind)))
 
 
 def _need(
@@ -134,19 +134,19 @@ def _need(
         raise RefusedError(f"container {one.name}: {exc}", final=True) from exc
 
 
-def check_needs(selector: datatypes.Selector, wishes: Iterable[datatypes.Container]) -> None:
+def check_needs(selector: datatypes.Selector, requested: Iterable[datatypes.Container]) -> None:
     """Raise RefusedError for a container that cannot be served by MIG instances or MPS.
 
     Only the means that the pod's *selector* requests are checked.
     """
-    for wish in wishes:
+    for part in requested:
         try:
             if selector.mig:
-                mig_placement.check_need(wish.need)
+                mig_placement.check_need(part.need)
             if selector.mps:
-                isolation.check_need(wish.need)
+                isolation.check_need(part.need)
         except errors.UsageError as exc:
-            raise RefusedError(f"container {wish.name}: {exc}", final=True) from exc
+            raise RefusedError(f"container {part.name}: {exc}", final=True) from exc
 
 
 def place_pod(
@@ -173,7 +173,7 @@ def place_pod(
 
 
 def fits(node: datatypes.NodeDevices, pod: datatypes.Pod, chosen: Chosen = NOTHING) -> bool:
-    """Tell whether *pod* fits on *node*, on the *chosen* devices if there are any."""
+    """Return whether *pod* fits on *node*, on the *chosen* devices if there are any."""
     try:
         _placed(node, pod, chosen)
     except _NoPlaceError:
@@ -188,7 +188,7 @@ def _placed(node: datatypes.NodeDevices, pod: datatypes.Pod, chosen: Chosen) -> 
         except placement_explanation.Refused as exc:
             raise _NoPlaceError("there is no room on this node", str(exc)) from exc
     shares = dict(chosen.shares) if chosen.shares is not None else _completed(node, pod, chosen)
-    wrong = pod_placement.complaint(node, pod, shares)
+    wrong = pod_placement.problem(node, pod, shares)
     if wrong:
         raise _NoPlaceError("the devices chosen for it cannot be given", wrong)
     return {container.name: tuple(shares[container.name]) for container in pod.containers}
@@ -231,7 +231,7 @@ def _beside(
     if one.need.count == 1:
         for uuid in dict.fromkeys((*own, *(device.uuid for device in node.devices))):
             shares = (_share(node, one.need, uuid),)
-            if not pod_placement.complaint(node, part, {**found, one.name: shares}):
+            if not pod_placement.problem(node, part, {**found, one.name: shares}):
                 return shares
     taken = pod_placement.holdings(
         [other for other in both if other is not one], found, "the same pod"

@@ -29,12 +29,12 @@ class PodFinder:
         sources: interfaces.KubeletSources,
         refused: Doubts,
         known: Callable[[], Mapping[str, grants.Grant]],
-        tell: Callable[[events.GrantEvent], None],
+        report: Callable[[events.GrantEvent], None],
     ) -> None:
         self._sources = sources
         self._doubts = refused
         self._known = known
-        self._tell = tell
+        self._report = report
 
     def prepare(self) -> None:
         """Read kubelet's checkpoint in advance: it is cached, and rarely changes until needed."""
@@ -79,7 +79,7 @@ class PodFinder:
             }
             for uid in own:
                 if self._doubts.is_late(uid):
-                    self._tell(events.GrantEvent(uid, "", "", text, evict=True))
+                    self._report(events.GrantEvent(uid, "", "", text, evict=True))
                     return RefusedError(text, final=True)
         return RefusedError(text, final=False)
 

@@ -163,5 +163,5 @@ def supersedes(pod: KnownPod, grant: Grant, *, known: bool, kept: Callable[[str]
 
 
 def is_static(uid: str) -> bool:
-    """Tell whether *uid* is that of a static pod, which has at most a mirror at the API server."""
+    """Return whether *uid* is a static pod's, which has at most a mirror at the API server."""
     return _STATIC.fullmatch(uid) is not None

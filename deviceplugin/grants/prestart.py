@@ -166,7 +166,7 @@ class Fresh:
         self._left[grant_id] = _ALL - {asked}, self._clock()
 
     def take(self, grant_id: str, kind: ResourceKind) -> bool:
-        """Tell whether a call for *kind* finds the grant prepared; valid once for each kind."""
+        """Return whether a call for *kind* finds the grant prepared; valid once for each kind."""
         left, since = self._left.pop(grant_id, (frozenset[ResourceKind](), 0.0))
         if kind not in left or self._clock() - since > FRESH_SECONDS:
             return False

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pyvgpu.deviceplugin.grants import Grant
 
 
-def wished(
-    grant: Grant, wish: elastic.TimeSharing | None, priority: quota.Priority | None = None
+def with_time_sharing(
+    grant: Grant, time_sharing: elastic.TimeSharing | None, priority: quota.Priority | None = None
 ) -> Grant:
     """Return *grant* as its pod's annotations set it; UsageError if they are not possible.
 
@@ -31,24 +31,27 @@ def wished(
     """
     if grant.whole or not grant.bound:
         return grant  # there is no quota to change
-    isolation.check_time_sharing(grant.isolation, wish, priority)
+    isolation.check_time_sharing(grant.isolation, time_sharing, priority)
     usual = grant.claim or elastic.TimeSharing()
     if priority is not None:
         grant = dataclasses.replace(grant, priority=priority, prioritized=True)
     elif grant.prioritized:
         grant = dataclasses.replace(grant, priority=usual.priority, prioritized=False)
-    if wish is None:
+    if time_sharing is None:
         plain = dataclasses.replace(
-            grant, policy=usual.policy, ceiling=usual.ceiling, wished=False
+            grant, policy=usual.policy, ceiling=usual.ceiling, annotated=False
         )
-        return plain if grant.wished else grant
+        return plain if grant.annotated else grant
     most = max(one.vcore for one in grant.shares)
-    if wish.ceiling is not None and wish.ceiling < most:
+    if time_sharing.ceiling is not None and time_sharing.ceiling < most:
         raise errors.UsageError(
-            f"{names.VCORE_LIMIT_ANNOTATION} '{wish.ceiling}': must be from the container's own "
-            f"{most} vcore to {quantity.WHOLE_DEVICE}, such as {quantity.WHOLE_DEVICE}"
+            f"{names.VCORE_LIMIT_ANNOTATION} '{time_sharing.ceiling}': must be from the "
+            f"container's own {most} vcore to {quantity.WHOLE_DEVICE}, such as "
+            f"{quantity.WHOLE_DEVICE}"
         )
-    return dataclasses.replace(grant, policy=wish.policy, ceiling=wish.ceiling, wished=True)
+    return dataclasses.replace(
+        grant, policy=time_sharing.policy, ceiling=time_sharing.ceiling, annotated=True
+    )
 
 
 def changed(

@@ -40,7 +40,7 @@ class Resource:
     beginning: str  # of each id
 
     def has(self, one: str) -> bool:
-        """Tell whether an id belongs to this resource, not to the other profile's."""
+        """Return whether an id belongs to this resource, not to the other profile's."""
         return one.startswith(self.beginning)
 
     def ids(self, count: int) -> tuple[str, ...]:

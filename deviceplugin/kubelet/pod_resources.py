@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SECONDS = 5.0  # for one call
-PATIENCE_SECONDS = 10.0  # for retries: less than the 30 s that kubelet waits for the plugin
+RETRY_SECONDS = 10.0  # for retries: less than the 30 s that kubelet waits for the plugin
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _PASSING = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE)
@@ -116,11 +116,11 @@ class PodResources:
         resources: Iterable[device_ids.Resource] = device_ids.EITHER,
         *,
         seconds: float = SECONDS,
-        patience: float = PATIENCE_SECONDS,
+        retry_seconds: float = RETRY_SECONDS,
     ) -> None:
         self._socket = socket
         self._seconds = seconds
-        self._patience = patience
+        self._retry_seconds = retry_seconds
         self._kinds = {resource.name: resource.kind for resource in resources}
         self._changed = threading.Condition()
         self._begun = 0  # calls
@@ -159,7 +159,7 @@ class PodResources:
         return self._answer
 
     def _ask(self) -> Listing | UnansweredError:
-        end = time.monotonic() + self._patience
+        end = time.monotonic() + self._retry_seconds
         pause = _FIRST_PAUSE
         while True:
             try:

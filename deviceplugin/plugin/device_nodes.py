@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 VARIABLE = "PYVGPU_CONTROL_NODES"  # in the agent's container: the nodes that it was given
 
-LOOK_SECONDS = 5.0
+POLL_SECONDS = 5.0
 _NEVER_SECONDS = 86_400.0  # where there is nothing to check
 
 _LOCK = "pyvgpu-control.lock"
@@ -156,7 +156,7 @@ def stay(root: Path, wait: Callable[[float], bool]) -> None:
     while given is None:  # the container is not restricted to given nodes
         if wait(_NEVER_SECONDS):
             return
-    while not wait(LOOK_SECONDS):
+    while not wait(POLL_SECONDS):
         now = _words(_nodes(root))
         if now == before != given:  # seen twice: nodes appear one after the other
             raise errors.UnavailableError(

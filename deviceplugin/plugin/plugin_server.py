@@ -83,11 +83,11 @@ class Plugin:
         self._left = threading.Event()
 
     def is_in_place(self) -> bool:
-        """Tell whether its socket is in kubelet's folder."""
+        """Return whether its socket is in kubelet's folder."""
         return self._server is not None and self._server.is_in_place()
 
     def serves(self) -> bool:
-        """Tell whether it also answers a call on that socket."""
+        """Return whether it also answers a call on that socket."""
         return self._server is not None and self._server.serves()
 
     def serve(self) -> None:

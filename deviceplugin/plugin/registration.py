@@ -38,7 +38,7 @@ _LOCK = "pyvgpu.lock"
 # is just starting may not answer at all; and the longest.
 _FIRST_SECONDS, _MOST_SECONDS = 1.0, 8.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # between attempts
-_LOOK_SECONDS = 60.0  # between two looks while nothing in the folder changes
+_POLL_SECONDS = 60.0  # between two polls while nothing in the folder changes
 
 
 class RegistrationRetries:
@@ -73,8 +73,8 @@ class Registrar:
         self._watch = folder_watch.FolderWatch()
         self._stopped = False
         self._known: object = None
-        self._complaint = "kubelet has not been seen yet"
-        self._patience = RegistrationRetries()
+        self._problem = "kubelet has not been seen yet"
+        self._retries = RegistrationRetries()
         self._ask_again = 0.0  # when to probe the servers next, by time.monotonic
         for plugin in plugins:
             plugin.left.add(self._wake)
@@ -108,7 +108,7 @@ class Registrar:
         with self._watch:
             while not self._stopped:
                 self._watch.watch([self._folder])
-                self._watch.wait(_LOOK_SECONDS if self._look() else self._patience.lose())
+                self._watch.wait(_POLL_SECONDS if self._poll() else self._retries.lose())
             for plugin in self._plugins:
                 plugin.stop()
 
@@ -119,25 +119,25 @@ class Registrar:
     @property
     def trouble(self) -> str:
         """Why the plugins are not registered now; empty if they are."""
-        return self._complaint
+        return self._problem
 
     def stop(self) -> None:
         """Let :meth:`run` end."""
         self._stopped = True
         self._watch.wake()
 
-    def _look(self) -> bool:
+    def _poll(self) -> bool:
         """Register where necessary; false if that failed."""
         path = self._folder / KUBELET_SOCKET
         try:
             found = path.lstat()
         except OSError:
             self._known = None
-            self._complaint = f"{path}: kubelet does not listen there"
-            self._patience.meet(None)
+            self._problem = f"{path}: kubelet does not listen there"
+            self._retries.meet(None)
             return True
         seen = (found.st_dev, found.st_ino, found.st_ctime_ns)
-        self._patience.meet(seen)
+        self._retries.meet(seen)
         # Kubelet writes into this folder at each Allocate, which is no reason to probe servers.
         due = time.monotonic() >= self._ask_again
         wanting = [
@@ -148,7 +148,7 @@ class Registrar:
             or not (plugin.serves() if due else plugin.is_in_place())
         ]
         if due:
-            self._ask_again = time.monotonic() + _LOOK_SECONDS
+            self._ask_again = time.monotonic() + _POLL_SECONDS
         try:
             if wanting:
                 _check_listening(path)
@@ -156,15 +156,15 @@ class Registrar:
                 if not plugin.serves():
                     plugin.serve()
                 plugin.expect()
-                _register(path, plugin, self._patience.seconds)
+                _register(path, plugin, self._retries.seconds)
         except errors.UnavailableError as exc:
-            if str(exc) != self._complaint:
+            if str(exc) != self._problem:
                 log.warning("not registered: %s", exc)
-                self._complaint = str(exc)
+                self._problem = str(exc)
             self._known = None
             return False
-        self._known, self._complaint = seen, ""
-        self._patience.meet(None)
+        self._known, self._problem = seen, ""
+        self._retries.meet(None)
         return True
 
 

@@ -85,10 +85,10 @@ def add(
             if not warned:
                 log.warning("not serving %s yet: %s", serve.resource, other)
             warned = True
-            if components.wait(time_slices.LOOK_SECONDS):
+            if components.wait(time_slices.POLL_SECONDS):
                 return
         served.add(serve.resource, serve.replicas)
-        slices.look()
+        slices.poll()
         log.info("serving %d of %s for each device", serve.replicas, serve.resource)
         registrar.run()
 

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 FILE = "time-slices.json"  # in the state folder
 LOCK = "pyvgpu-time-slices.lock"  # in kubelet's folder
-LOOK_SECONDS = 5.0
+POLL_SECONDS = 5.0
 
 _BETWEEN = "::"
 _PREFIX, _SUFFIX = "pyvgpu.io-time-slice-", ".json"
@@ -260,7 +260,7 @@ class TimeSlices:
             return None
         return set(devices_of(listed))
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Update the ids that kubelet sees."""
         found = self._sliced()
         if any(device.closed for device in found):
@@ -275,15 +275,15 @@ class TimeSlices:
         self.offer.show(everything, unavailable(found, self._replicas, self._in_use))
 
     def changed(self) -> None:
-        """Let :meth:`run` look at once: a device has changed."""
+        """Let :meth:`run` poll at once: a device has changed."""
         self._news.set()
 
     def run(self) -> None:
         """Keep the offer up to date until :meth:`stop`."""
         while not self._stopped:
             self._news.clear()
-            self.look()
-            self._news.wait(LOOK_SECONDS)
+            self.poll()
+            self._news.wait(POLL_SECONDS)
 
     def stop(self) -> None:
         """Let :meth:`run` end."""

@@ -271,11 +271,11 @@ class PodOversubscriber:
             if self._stopped.is_set():
                 return
             try:
-                self.look()
+                self.poll()
             except (errors.PyVgpuError, OSError) as exc:
-                log.debug("could not look at the pods: %s", exc)
+                log.debug("could not read the pods' state: %s", exc)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Decide once for each device, and begin the move."""
         begun = []
         with self._lock:

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 5.0  # between two looks without a change, for containers granted since
+POLL_SECONDS = 5.0  # between two polls without a change, for containers granted since
 RETRY_SECONDS = 30.0  # between two attempts at what was refused
 IDLE_LOCK_SECONDS = 2.0  # for the work of a pod that is thought to be idle
-_PATIENCE_SECONDS = 5.0  # for operations in progress when the agent ends
+_TIMEOUT_SECONDS = 5.0  # for operations in progress when the agent ends
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class SuspenderNode:
 class Reports:
     """Where results go."""
 
-    tell: Callable[[events.GrantEvent], None]
+    record: Callable[[events.GrantEvent], None]
     # Called after each operation: suspend or resume; done, refused or lost; seconds.
     ended: Callable[[str, str, float], None] = lambda *_: None
     # Called after each operation, for each grant of the pod: what was moved.
@@ -88,9 +88,9 @@ class _Pod:
     def order(self) -> suspend_operation.SuspendOrder:
         if self.requested:
             keep = self.requested == suspensions.KEEP
-            return suspend_operation.SuspendOrder(suspension.Wish.SUSPENDED, keep=keep)
+            return suspend_operation.SuspendOrder(suspension.DesiredState.SUSPENDED, keep=keep)
         return suspend_operation.SuspendOrder(
-            suspension.Wish.SUSPENDED, lock_seconds=IDLE_LOCK_SECONDS, is_manual=False
+            suspension.DesiredState.SUSPENDED, lock_seconds=IDLE_LOCK_SECONDS, is_manual=False
         )
 
     def event(self, reason: events.Reason, text: str) -> events.GrantEvent:
@@ -161,7 +161,7 @@ class PodSuspender:
         self._restores: dict[str, threading.Lock] = collections.defaultdict(threading.Lock)
 
     def changed(self, _: str) -> None:
-        """Request a look soon, since a pod has changed."""
+        """Request a poll soon, since a pod has changed."""
         self._changed.set()
 
     def stop(self) -> None:
@@ -170,18 +170,18 @@ class PodSuspender:
         self._changed.set()
 
     def run(self) -> None:
-        """Look after each change of a pod, and every LOOK_SECONDS."""
+        """Poll after each change of a pod, and every POLL_SECONDS."""
         while not self._stopped.is_set():
-            self._changed.wait(LOOK_SECONDS)
+            self._changed.wait(POLL_SECONDS)
             self._changed.clear()
             if not self._stopped.is_set():
-                self.look()
+                self.poll()
         with self._lock:
             left = list(self._busy.values())
         for thread in left:
-            thread.join(_PATIENCE_SECONDS)
+            thread.join(_TIMEOUT_SECONDS)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Begin with whatever the annotations request and the quotas do not say yet."""
         granted: dict[str, list[Grant]] = {}
         for grant in list(self._node.grants().values()):
@@ -206,7 +206,7 @@ class PodSuspender:
         try:
             requested = self._requested(pod)
         except errors.UsageError as exc:
-            self._reports.tell(pod.event(events.Reason.NOT_SUSPENDED, str(exc)))
+            self._reports.record(pod.event(events.Reason.NOT_SUSPENDED, str(exc)))
             message = str(exc)
         if "deletionTimestamp" in meta:
             requested = ""
@@ -335,11 +335,11 @@ class PodSuspender:
         if pod.wanted:
             size = quantity.format_size(self._host_bytes(pod))
             text = f"{size} of device memory moved to host memory; {_until(pod.requested)}"
-            self._reports.tell(pod.event(events.Reason.SUSPENDED, text))
+            self._reports.record(pod.event(events.Reason.SUSPENDED, text))
             log.info("suspended pod %s/%s: %s", pod.meta["namespace"], pod.meta["name"], size)
         else:
             text = "the device memory is on the device again"
-            self._reports.tell(pod.event(events.Reason.RESUMED, text))
+            self._reports.record(pod.event(events.Reason.RESUMED, text))
             log.info("resumed pod %s/%s", pod.meta["namespace"], pod.meta["name"])
 
     def _tell_failed(self, pod: _Pod, exc: Exception) -> None:
@@ -347,7 +347,7 @@ class PodSuspender:
         if isinstance(exc, suspend_operation.LostError):
             reason = events.Reason.LOST
         log.warning("%s of pod %s: %s", reason.value, pod.meta["name"], exc)
-        self._reports.tell(pod.event(reason, str(exc)))
+        self._reports.record(pod.event(reason, str(exc)))
         self._answer(pod, str(exc))
 
     def _host_bytes(self, pod: _Pod) -> int:

@@ -1,7 +1,7 @@
 """Prometheus metrics of the agent: name and help of each.
 
 A container's series exist from its grant until its pod is gone, and are 0 while it uses nothing.
-Allocations are read at the scrape; usage is of the last look of ``usage``.
+Allocations are read at the scrape; usage is of the last poll of ``usage``.
 """
 
 from __future__ import annotations
@@ -354,8 +354,8 @@ def current(sources: MetricSources) -> Iterator[str]:
     yield metric_text.of_figure(CONTAINER_MEANS, ((label, 1) for label in held))
     found = list(samples(sources, of))
     labels = [metric_text.labels(DEVICE_LABELS, sample.labels) for sample in found]
-    for shown, tell in DEVICE:
-        values = zip(labels, map(tell, found), strict=True)
+    for shown, value_of in DEVICE:
+        values = zip(labels, map(value_of, found), strict=True)
         yield metric_text.of_figure(
             shown, ((label, value) for label, value in values if value is not None)
         )

@@ -40,7 +40,7 @@ class Facts:
     """All inputs of the document at one moment."""
 
     node: str
-    at: float  # seconds since the epoch, of the last look; 0: there was none
+    at: float  # seconds since the epoch, of the last poll; 0: there was none
     samples: Sequence[DeviceSample]
     states: Mapping[Key, states.HolderState]
     lines: history.History[Key]
@@ -52,7 +52,7 @@ class Facts:
 
 
 def document(seen: Facts, period: float) -> dict[str, Any]:
-    """Return the document; *period* is the seconds between two looks."""
+    """Return the document; *period* is the seconds between two polls."""
     devices = [_device(sample, seen) for sample in seen.samples]
     return documents.node(
         seen.node,

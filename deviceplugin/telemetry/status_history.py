@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 FILE = "status-history.json"  # in the state folder
 MOST_EVENTS = 50
-JUDGED_POINTS = 7  # half a minute
+EVALUATED_POINTS = 7  # half a minute
 MOST_BYTES = 4 << 20  # of the file; a device takes some 3 kB
 
 
@@ -79,12 +79,12 @@ class Recent:
                 log.warning("cannot store the charts of the last day: %s: %s", self._file, exc)
             self._unsaved = str(exc.strerror)
 
-    def tell(self, event: events.GrantEvent) -> None:
+    def add_event(self, event: events.GrantEvent) -> None:
         """Record an event that was written."""
         with self._lock:
             self._events.append(status.EventRecord(self._clock(), event))
 
-    def look(self, sources: MetricSources) -> None:
+    def poll(self, sources: MetricSources) -> None:
         """Record the current usage and states."""
         parts = list(metric_families.parts(sources))
         now = {part.labels: status.points(part.use) for part in parts}
@@ -98,7 +98,7 @@ class Recent:
             self.save()
         self._states = {
             part.labels: status.state_at(
-                part, self._lines.points(part.labels)[-JUDGED_POINTS:], usage.PERIOD_SECONDS
+                part, self._lines.points(part.labels)[-EVALUATED_POINTS:], usage.PERIOD_SECONDS
             )
             for part in parts
         }

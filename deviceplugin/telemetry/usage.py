@@ -30,7 +30,7 @@ PERIOD_SECONDS = 5.0
 class Use:
     """A container's usage of one device; the sums are since the grant."""
 
-    ratio: float = 0.0  # of the device's time, between the last two looks; 0 to 1
+    ratio: float = 0.0  # of the device's time, between the last two polls; 0 to 1
     busy_seconds: float = 0.0  # of the device's time, sum
     held_bytes: int = 0
     refused: int = 0  # allocations, sum
@@ -39,7 +39,7 @@ class Use:
     processes: int = 0  # of the container, that use this or another of its devices
     suspended: bool = False
     host_bytes: int = 0  # of device memory, in host memory while it is suspended
-    suspended_seconds: float = 0.0  # between looks at which it was suspended, sum
+    suspended_seconds: float = 0.0  # between samples in which it was suspended, sum
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -98,28 +98,28 @@ class Uses:
         """Return the usage of a device by the container of a grant; zeros if not known."""
         return self._used.get((grant_id, uuid), NOTHING)
 
-    def run(self, wait: Callable[[float], bool], looked: Callable[[], None]) -> None:
+    def run(self, wait: Callable[[float], bool], polled: Callable[[], None]) -> None:
         """Sample periodically until *wait*, which sleeps for some seconds, returns true.
 
-        *looked* is called after each sample.
+        *polled* is called after each sample.
         """
         while not wait(PERIOD_SECONDS):
-            self.look()
-            looked()
+            self.poll()
+            polled()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Sample all grants once."""
         shared = [
             granted for granted in self._granted().values() if granted.bound and not granted.whole
         ]
         for grant in shared:
             with contextlib.suppress(OSError, errors.DataError):
-                self._look_at(grant)
+                self._sample_grant(grant)
         live = {(granted.id, share.uuid) for granted in shared for share in granted.shares}
         self._read = {key: reading for key, reading in self._read.items() if key in live}
         self._used = {key: usage for key, usage in self._used.items() if key in live}
 
-    def _look_at(self, grant: Grant) -> None:
+    def _sample_grant(self, grant: Grant) -> None:
         for share, new in zip(grant.shares, self._readings(grant), strict=True):
             key = grant.id, share.uuid
             begun = Reading(new.at - max(time.time() - grant.created, 0.0))

@@ -43,7 +43,7 @@ cdef class Capacity:
         allowed=bytes, found=int, container=Py_ssize_t, device=Py_ssize_t, vcore="long long",
         vmemory="long long", count="long long", opened="long long", large="long long",
         serving="long long", memory="long long", least="long long")
-    cpdef int judge(self, Ask ask) except -1
+    cpdef int evaluate(self, Ask ask) except -1
 
     @cython.locals(
         allowed=bytes, device=Py_ssize_t, best="long long", total="long long", used="long long",
@@ -53,7 +53,7 @@ cdef class Capacity:
 
 
 @cython.locals(unit="long long", ask=Ask, node=Capacity, number=Py_ssize_t)
-cpdef judge_all(list nodes, object numbers, object asked, unsigned char[::1] codes)
+cpdef evaluate_all(list nodes, object numbers, object asked, unsigned char[::1] codes)
 
 
 @cython.locals(unit="long long", ask=Ask, node=Capacity, number=Py_ssize_t)

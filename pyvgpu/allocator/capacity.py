@@ -141,10 +141,10 @@ class Capacity:
             vmemory,
         )
 
-    def judge(self, ask: Ask) -> int:
+    def evaluate(self, ask: Ask) -> int:
         """Return FITS, or why the pod does not fit: the first of CLOSED to FEW that applies.
 
-        Each container is judged as if it were the only one.
+        Each container is evaluated as if it were the only one.
         """
         allowed = ask.allowed(self._kinds)
         found = FITS
@@ -214,13 +214,13 @@ class Capacity:
         return _ROOMY + points * (BEST - _ROOMY) // BEST if exceeds else points
 
 
-def judge_all(
+def evaluate_all(
     nodes: Sequence[Capacity | None],
     numbers: Collection[int],
     asked: Callable[[int], Ask | None],
     codes: bytearray,
 ) -> None:
-    """Judge each node of *nodes* with an index in *numbers*, and write the results to *codes*.
+    """Evaluate each node of *nodes* with an index in *numbers*, and write the results to *codes*.
 
     *asked* returns the request in units of so many bytes, None if it is not valid.
     """
@@ -234,7 +234,7 @@ def judge_all(
         if node.unit != unit:
             unit = node.unit
             ask = asked(unit)
-        codes[number] = NONSENSE if ask is None else node.judge(ask)
+        codes[number] = NONSENSE if ask is None else node.evaluate(ask)
 
 
 def score_all(
@@ -247,7 +247,7 @@ def score_all(
 ) -> None:
     """Score each node of *nodes* with an index in *numbers*, and write the results to *scores*.
 
-    The score is 0 if the node's code in *fitting* is not FITS; see judge_all for *asked*.
+    The score is 0 if the node's code in *fitting* is not FITS; see evaluate_all for *asked*.
     """
     unit = -1
     ask: Ask | None = None

@@ -1,4 +1,4 @@
-"""Result codes of judging a node: whether a pod fits there, or why not.
+"""Result codes of evaluating a node: whether a pod fits there, or why not.
 
 In a module of their own, because compiled code uses them as C integers.
 """

@@ -112,17 +112,17 @@ def _read_word(parameters: Mapping[str, Any], name: str, kind: type[_Word]) -> _
     return kind.parse(text, name)
 
 
-def parameters_of(wish: TimeSharing) -> dict[str, Any]:
-    """Return *wish* as parameters."""
+def parameters_of(time_sharing: TimeSharing) -> dict[str, Any]:
+    """Return *time_sharing* as parameters."""
     said: dict[str, Any] = {
         "apiVersion": API_VERSION,
         "kind": KIND,
-        POLICY: wish.policy.name.lower(),
+        POLICY: time_sharing.policy.name.lower(),
     }
-    if wish.ceiling is not None:
-        said[LIMIT] = wish.ceiling
-    if wish.priority is not quota.Priority.NORMAL:  # older agents do not know this field
-        said[PRIORITY] = wish.priority.name.lower()
+    if time_sharing.ceiling is not None:
+        said[LIMIT] = time_sharing.ceiling
+    if time_sharing.priority is not quota.Priority.NORMAL:  # older agents do not know this field
+        said[PRIORITY] = time_sharing.priority.name.lower()
     return said
 
 
@@ -142,10 +142,10 @@ def of_request(configurations: Iterable[Mapping[str, Any]], request: str) -> Tim
             about and request not in about and request.partition("/")[0] not in about
         ):
             continue
-        wish = read_parameters(opaque.get("parameters"))
+        time_sharing = read_parameters(opaque.get("parameters"))
         of_claim = one.get("source") == "FromClaim"
         if of_claim or not from_claim:
-            found, from_claim = wish, of_claim
+            found, from_claim = time_sharing, of_claim
     return found or TimeSharing()
 
 

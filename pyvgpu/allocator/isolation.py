@@ -34,12 +34,14 @@ def check_need(need: datatypes.ContainerNeed) -> None:
 
 
 def check_time_sharing(
-    isolation: quota.Isolation, wish: elastic.TimeSharing | None, priority: quota.Priority | None
+    isolation: quota.Isolation,
+    time_sharing: elastic.TimeSharing | None,
+    priority: quota.Priority | None,
 ) -> None:
     """Raise UsageError for options that divide time, under MPS, which does not."""
     if isolation is quota.Isolation.MPS:
         quota.Quota(
-            policy=quota.TimePolicy.HARD if wish is None else wish.policy,
+            policy=quota.TimePolicy.HARD if time_sharing is None else time_sharing.policy,
             priority=priority or quota.Priority.NORMAL,
             isolation=isolation,
         )

@@ -15,7 +15,7 @@ from pyvgpu.allocator import datatypes, free_capacity, mig_placement
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pyvgpu.allocator import pod_placement
+    from pyvgpu.allocator import search_budget
     from pyvgpu.allocator.mig_placement import Places
 
     Shares = dict[str, tuple[datatypes.NodeShare, ...]]
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def find(
     free: Sequence[free_capacity.FreeCapacity],
     pod: datatypes.Pod,
-    patience: pod_placement.SearchBudget,
+    budget: search_budget.SearchBudget,
 ) -> Shares | None:
     """Return an instance for each container of *pod*; None if they do not all fit.
 
@@ -32,7 +32,7 @@ def find(
     lives as long as its pod.
     """
     order = sorted(pod.containers, key=lambda one: (-one.need.vcore, -one.need.vmemory, one.name))
-    most = patience.steps
+    most = budget.steps
     steps = 0
 
     def search(at: int, places: tuple[Places, ...], found: Shares) -> Shares | None:
@@ -60,7 +60,7 @@ def find(
         return None
 
     placed = search(0, tuple(each.places for each in free), {})
-    patience.left -= steps
+    budget.left -= steps
     return placed
 
 
@@ -100,7 +100,7 @@ def _is_open(capacity: free_capacity.FreeCapacity, selector: datatypes.Selector)
     return bool(capacity.device.profiles) and not free_capacity.unfit(capacity.device, selector)
 
 
-def complaint(
+def problem(
     free: Sequence[free_capacity.FreeCapacity],
     pod: datatypes.Pod,
     shares: Mapping[str, Sequence[datatypes.NodeShare]],

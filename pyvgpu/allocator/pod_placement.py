@@ -19,29 +19,11 @@ from pyvgpu.allocator import (
     nearness,
     placement_explanation,
     requests,
+    search_budget,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-MOST_STEPS = 5000  # of a backtracking search; beyond it a pod is refused that might fit
-LEAST_STEPS = 50  # of each, however many searches there are: enough for pods of a few containers
-ALL_STEPS = 10_000  # of all searches for one pod together
-
-
-@dataclasses.dataclass(slots=True)
-class SearchBudget:
-    """Budget of search steps for one pod, over all nodes.
-
-    It limits pods with expensive placements. Steps before the first backtracking are free.
-    """
-
-    left: int = ALL_STEPS  # steps
-
-    @property
-    def steps(self) -> int:
-        """The number of steps of the next search."""
-        return min(max(self.left, LEAST_STEPS), MOST_STEPS)
 
 
 def place(
@@ -57,24 +39,24 @@ def place(
 def find(
     free: Sequence[free_capacity.FreeCapacity],
     pod: datatypes.Pod,
-    patience: SearchBudget | None = None,
+    budget: search_budget.SearchBudget | None = None,
 ) -> dict[str, tuple[datatypes.NodeShare, ...]] | None:
-    """Like :func:`place`, without reasons; *patience* is shared by several searches."""
+    """Like :func:`place`, without reasons; *budget* is shared by several searches."""
     if pod.selector.mig:
-        return mig_search.find(free, pod, patience or SearchBudget())
-    search = _Search(free, pod, patience or SearchBudget())
+        return mig_search.find(free, pod, budget or search_budget.SearchBudget())
+    search = _Search(free, pod, budget or search_budget.SearchBudget())
     return search.shares() if search.run() else None
 
 
 def fits(
     free: Sequence[free_capacity.FreeCapacity],
     pod: datatypes.Pod,
-    patience: SearchBudget | None = None,
+    budget: search_budget.SearchBudget | None = None,
 ) -> bool:
     """Return whether :func:`find` would succeed, mostly without the search for the best place."""
-    if free_capacity.numbers(1, free).judge(free_capacity.asked(pod)) != codes.FITS:
+    if free_capacity.numbers(1, free).evaluate(free_capacity.asked(pod)) != codes.FITS:
         return False
-    return is_by_count(pod) or find(free, pod, patience) is not None
+    return is_by_count(pod) or find(free, pod, budget) is not None
 
 
 def is_by_count(pod: datatypes.Pod) -> bool:
@@ -123,14 +105,14 @@ def _peaks(
     return most
 
 
-def complaint(
+def problem(
     node: datatypes.NodeDevices,
     pod: datatypes.Pod,
     shares: Mapping[str, Sequence[datatypes.NodeShare]],
 ) -> str:
     """Return why *shares*, chosen for *pod* by another component, are not valid, or nothing."""
     if pod.selector.mig or any(share.mig for own in shares.values() for share in own):
-        return mig_search.complaint(free_capacity.of(node), pod, shares)
+        return mig_search.problem(free_capacity.of(node), pod, shares)
     for container in pod.containers:
         wrong = _mismatch(node, container, shares.get(container.name, ()))
         if wrong:
@@ -185,10 +167,10 @@ class _Search:
         self,
         free: Sequence[free_capacity.FreeCapacity],
         pod: datatypes.Pod,
-        patience: SearchBudget,
+        budget: search_budget.SearchBudget,
     ) -> None:
         self._pod = pod
-        self._patience = patience
+        self._budget = budget
         # Keep full devices, so that a node's nearness table is cached.
         self._rooms = [room for room in free if not free_capacity.unfit(room.device, pod.selector)]
         named = {container.name: container for container in pod.containers}
@@ -220,9 +202,9 @@ class _Search:
         """Search for a placement; return whether there is one."""
         if not all(map(self._may_be_near, self._order)):
             return False
-        most = self._patience.steps
+        most = self._budget.steps
         found = self._place(0, most)
-        self._patience.left -= self._steps
+        self._budget.left -= self._steps
         return found
 
     def shares(self) -> dict[str, tuple[datatypes.NodeShare, ...]]:

@@ -143,7 +143,7 @@ def _checkpoint(state: Path) -> object:
     if not (state / grant_log.FILE).exists():
         return []
     return [
-        allow_lists.kept(grants.dump(grant), shape) for grant in grant_log.look(state).values()
+        allow_lists.kept(grants.dump(grant), shape) for grant in grant_log.peek(state).values()
     ]
 
 

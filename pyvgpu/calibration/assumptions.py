@@ -129,19 +129,19 @@ def _value(seen: RowInputs, key: str) -> float | None:
 
 
 def _figure(stage: str, name: str, scale: float = 1) -> Callable[[RowInputs], float | None]:
-    def look(seen: RowInputs) -> float | None:
+    def read(seen: RowInputs) -> float | None:
         found = seen.record.figure(stage, name)
         return None if found is None else found.value * scale
 
-    return look
+    return read
 
 
 def _fact(stage: str, name: str) -> Callable[[RowInputs], str | None]:
-    def look(seen: RowInputs) -> str | None:
+    def read(seen: RowInputs) -> str | None:
         found = seen.record.fact(stage, name)
         return None if found is None else str(found)
 
-    return look
+    return read
 
 
 def _charged(size: int) -> int:

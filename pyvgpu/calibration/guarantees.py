@@ -3,8 +3,8 @@
 Each guarantee is a row of CHECKS, with its words and the file that has them. Tests of the kit that
 no other check claims belong to the last one.
 
-A measured value is judged by verdict(), here and in the kit, which imports this module: it needs
-only the standard library. A limit that each single try must keep is judged by the worst try.
+A measured value is evaluated by verdict(), here and in the kit, which imports this module: so it
+needs only the standard library. The worst try counts for a limit that each try must keep.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ class GuaranteeCheck:
     name: str
     words: str
     source: str
-    look: Callable[[KitRecord], Iterator[TestOutcome]]
+    read: Callable[[KitRecord], Iterator[TestOutcome]]
     kit: str = ""  # regular expression for the names of the kit's tests that belong to it
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class JudgedGuarantee:
+class EvaluatedGuarantee:
     """A guarantee and its outcomes in a record; it was not tried if there are none."""
 
     name: str
@@ -99,11 +99,14 @@ def verdict(value: float, limit: float, below: float = 0, above: float = 0) -> b
     return False if value - below > limit else None
 
 
-def judge(record: KitRecord) -> tuple[JudgedGuarantee, ...]:
-    """Judge each guarantee by *record*."""
+def evaluate(record: KitRecord) -> tuple[EvaluatedGuarantee, ...]:
+    """Evaluate each guarantee by *record*."""
     return tuple(
-        JudgedGuarantee(
-            check.name, check.words, check.source, (*_of_kit(record, check), *check.look(record))
+        EvaluatedGuarantee(
+            check.name,
+            check.words,
+            check.source,
+            (*_of_kit(record, check), *check.read(record)),
         )
         for check in CHECKS
     )

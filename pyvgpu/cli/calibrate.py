@@ -49,13 +49,13 @@ class RecordResults:
     model: Model
     values: dict[str, Value]
     lines: tuple[assumptions.Line, ...]
-    judged: tuple[guarantees.JudgedGuarantee, ...]
+    evaluated: tuple[guarantees.EvaluatedGuarantee, ...]
     written: Path | None
 
     @property
     def broken(self) -> list[str]:
         """Names of the guarantees that did not hold."""
-        return [judged.name for judged in self.judged if judged.broken]
+        return [evaluated.name for evaluated in self.evaluated if evaluated.broken]
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -108,7 +108,7 @@ def find(path: Path, options: argparse.Namespace) -> RecordResults:
         model,
         values,
         assumptions.compare(assumptions.RowInputs(read, values, model)),
-        guarantees.judge(read),
+        guarantees.evaluate(read),
         options.write,
     )
 
@@ -149,7 +149,8 @@ def document(found: RecordResults) -> dict[str, object]:
         | {key: dataclasses.asdict(value) for key, value in found.values.items()},
         "figures": [dataclasses.asdict(line) for line in found.lines],
         "guarantees": [
-            {**dataclasses.asdict(judged), "verdict": judged.verdict} for judged in found.judged
+            {**dataclasses.asdict(evaluated), "verdict": evaluated.verdict}
+            for evaluated in found.evaluated
         ],
         "unfinished": {stage.name: stage.reason or stage.state for stage in read.unfinished},
         "written": None if found.written is None else str(found.written),
@@ -180,14 +181,14 @@ def _show(found: RecordResults) -> None:
         )
     out.print(figures)
     kept = sheet("guarantee", "verdict", "tried", "in")
-    for judged in (
-        candidate for candidate in found.judged if candidate.source or candidate.outcomes
+    for evaluated in (
+        candidate for candidate in found.evaluated if candidate.source or candidate.outcomes
     ):
-        verdict = text.Text(judged.verdict, style=_COLOURS[judged.verdict])
-        kept.add_row(judged.name, verdict, str(len(judged.outcomes)), judged.source)
+        verdict = text.Text(evaluated.verdict, style=_COLOURS[evaluated.verdict])
+        kept.add_row(evaluated.name, verdict, str(len(evaluated.outcomes)), evaluated.source)
     out.print(kept)
-    for judged in found.judged:
-        for outcome in (tried for tried in judged.outcomes if not tried.held):
+    for evaluated in found.evaluated:
+        for outcome in (tried for tried in evaluated.outcomes if not tried.held):
             begin = "did not hold" if outcome.held is False else "inconclusive"
             out.print(text.Text(f"{begin}: {outcome.what}: {outcome.seen}"))
     for stage in read.unfinished:

@@ -167,7 +167,7 @@ def run(options: argparse.Namespace) -> int:
         holders.Holder(name, command[0], tree=str(cache / run_files.RUNS)),
         command,
         files=() if output is None else (output,),
-        after_look=_link_clock,
+        after_poll=_link_clock,
     )
     with supervisor.signals_held() as inherited, run_setup.opened(plan) as opened:
         made = opened.made
@@ -177,7 +177,7 @@ def run(options: argparse.Namespace) -> int:
         called = _name_of(made)
         uuid = made.share.device.uuid
         document = cdi_edits.held(names.RUN_KIND, called, uuid, files.folder, host.driver)
-        opened.look()
+        opened.poll()
         _put(document, output)
         log.say(f"the quota is --device {names.RUN_KIND}={called}")
         started = supervisor.RunProgram(program, command, environment)
@@ -237,7 +237,7 @@ def _find_host(simulate: str | None, cache: Path) -> ContainerHost:
     with mirror.remembering(), progress.copying("copying the driver's libraries") as report:
         found = survey.find_installation(known.driver_root)
         tree = mirror.output / mirror.mirror(found, report).tree
-    seen = node_driver.look(tree, found.release, known)
+    seen = node_driver.read(tree, found.release, known)
     driver = find.find_driver(tree / installation.EXCLUSIVE / mirror_plan.LIB64)
     base = run_setup.Base(driver, tuple(seen.driver.devices.values()), machine)
     return ContainerHost(seen.driver, base, tree / installation.SHARED)

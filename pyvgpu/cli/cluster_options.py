@@ -115,7 +115,7 @@ def connect(options: argparse.Namespace, meter: api_metrics.ApiMeter) -> apiserv
         logging.getLogger(noisy).setLevel(logging.WARNING)
     process_tuning.collect_rarely()
     # Requests that the server throttles go back into the work queues.
-    return apiserver.connect(options.kubeconfig, meter.asked, patience=0.0)
+    return apiserver.connect(options.kubeconfig, meter.asked, retry_seconds=0.0)
 
 
 def namespace(options: argparse.Namespace) -> str:

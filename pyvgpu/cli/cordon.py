@@ -35,5 +35,5 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Send the order to the agent, and print its answer."""
     order = {"order": "cordon", "uuid": options.uuid, "undo": options.undo}
-    print(admin_socket.tell(agent_options.state(options), order))
+    print(admin_socket.send(agent_options.state(options), order))
     return 0

@@ -30,7 +30,7 @@ _DESCRIPTION = """\
 Start CUDA programs on one simulated device, each by `pyvgpu run` with a quota of its own: one
 that stays within its quota, one that allocates more and more, one that is killed while it holds
 memory, one that requests more than is free, two that want all of the device's time, with shares of
-30 and 70, and one that idles. Watch their ledgers and the driver's own count, and judge the claims
+30 and 70, and one that idles. Watch their ledgers and the driver's own count, and check the claims
 at the end. The exit code is 1 if a claim failed. Needs no GPU.
 
 With `--scenario oversubscribe` the programs are notebooks that reserve more memory than the device
@@ -94,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
         return _run_notebooks(options)
     if options.json:
         seen = play.play(seconds, wanted, lambda _: live_display.Nowhere())
-        found = assertions.judge(seen)
+        found = assertions.evaluate(seen)
         print(assertions.document(seen, found))
     else:
         console = _console()
@@ -104,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
             return _screen(console, f"{plan.device}, {size}; six tenants; {plan.seconds} s")
 
         seen = play.play(seconds, wanted, screen)
-        found = assertions.judge(seen)
+        found = assertions.evaluate(seen)
         _conclude(console, found)
     if options.report is not None:
         html_report.write(options.report, seen, found)
@@ -114,7 +114,7 @@ def run(options: argparse.Namespace) -> int:
 def _run_notebooks(options: argparse.Namespace) -> int:
     if options.json:
         seen = notebook_play.play(options.simulate, lambda _: live_display.Nowhere())
-        found = notebook_claims.judge(seen)
+        found = notebook_claims.evaluate(seen)
         print(notebook_claims.document(seen, found))
     else:
         console = _console()
@@ -124,7 +124,7 @@ def _run_notebooks(options: argparse.Namespace) -> int:
             return _screen(console, f"{plan.device}, {size}; notebooks of {quota}")
 
         seen = notebook_play.play(options.simulate, screen)
-        found = notebook_claims.judge(seen)
+        found = notebook_claims.evaluate(seen)
         _conclude(console, found)
     return 0 if all(verdict.holds for verdict in found) else 1
 

@@ -140,7 +140,7 @@ def _report(options: argparse.Namespace) -> DoctorReport:
     if options.node:
         where = node_checks.NodePaths(options.state, options.kubelet, options.cdi, options.agent)
         rows = node_checks.examine(where, os.environ)
-        return _judged("node", rows, "the agent of this node has what it needs")
+        return _evaluated("node", rows, "the agent of this node has what it needs")
     place = inside.find()
     if place is not None:
         rows = inside.examine(place, os.environ)
@@ -149,12 +149,12 @@ def _report(options: argparse.Namespace) -> DoctorReport:
             if place.kind is inside.EnvironmentKind.WHOLE
             else ""
         )
-        return _judged(place.kind, rows, held or f"this {place.kind} is held to its quota")
+        return _evaluated(place.kind, rows, held or f"this {place.kind} is held to its quota")
     scene = doctor.CheckedMachine(
         os.environ, options.driver_libraries, scheduler_config=options.scheduler_config
     )
     rows = doctor.examine(scene)
-    verdict = doctor.judge(rows)
+    verdict = doctor.evaluate(rows)
     possible = verdict.simulated if options.simulate else verdict.real
     if options.prove and possible:
         rows += _try_run(options)
@@ -167,7 +167,7 @@ def _report(options: argparse.Namespace) -> DoctorReport:
     )
 
 
-def _judged(place: str, rows: tuple[doctor.CheckResult, ...], well: str) -> DoctorReport:
+def _evaluated(place: str, rows: tuple[doctor.CheckResult, ...], well: str) -> DoctorReport:
     """Return the report on a place where every row is required."""
     missing = [row.check for row in rows if row.state is doctor.CheckState.MISSING]
     if not missing:
@@ -273,13 +273,13 @@ def _try_run(options: argparse.Namespace) -> tuple[doctor.CheckResult, ...]:
     return read_proofs(done.stdout, done.stderr)
 
 
-def read_proofs(output: str, complaints: str) -> tuple[doctor.CheckResult, ...]:
+def read_proofs(output: str, stderr: str) -> tuple[doctor.CheckResult, ...]:
     """Return the proofs in the *output* of a doctor in a run; missing ones count as failed."""
     try:
         rows = {check["check"]: check for check in json.loads(output)["checks"]}
         proofs = [rows[name] for name in (inside.MEMORY, inside.TIME)]
     except (ValueError, KeyError, TypeError):
-        said = (complaints.strip().splitlines() or ["it gave no answer"])[-1]
+        said = (stderr.strip().splitlines() or ["it gave no answer"])[-1]
         return _trial_failed(f"the trial run failed: {said.removeprefix('pyvgpu: ')}")
     return tuple(
         doctor.CheckResult(

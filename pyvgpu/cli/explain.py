@@ -94,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
         return _waits(api, thing, asked, options)
     refusal = refusals.find(thing)
     if asked is not None and asked.node and not asked.over and refusal is not None:
-        refused = refusals.look(api, thing, asked, refusal)
+        refused = refusals.poll(api, thing, asked, refusal)
         print(refused.document() if options.json else refused.text())
         return 0
     claims = claim_explanation.ServerClaims(api)
@@ -193,7 +193,7 @@ def _waits(
     """Print why a pod has no node."""
     known = scheduler_snapshot.from_cluster(api, cache.SchedulerSettings())
     pod = pod_request.read(thing, None, unit=scheduler_snapshot.unit_of(known)) or asked
-    why = wait_reasons.look(known, pod, every_device=True)
+    why = wait_reasons.find(known, pod, every_device=True)
     if options.json:
         print(json.dumps(why.document(), indent=2))
         return 0

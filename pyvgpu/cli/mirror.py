@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pyvgpu
 from pyvgpu import errors, log, shim
 from pyvgpu.cli import progress
+from pyvgpu.deviceplugin.gpu_manager import volume_conf
 from pyvgpu.volumes import (
     cdi,
     driver_follower,
@@ -20,7 +21,6 @@ from pyvgpu.volumes import (
     node_mirror,
     root,
     survey,
-    volumeconf,
 )
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
                 f"--{option.replace('_', '-')} '': must name a path, such as {OUTPUT}"
             )
     given = options.volume_config
-    volumes = None if given is None else volumeconf.read(Path(given))
+    volumes = None if given is None else volume_conf.read(Path(given))
     finder = survey.RootFinder(Path(options.driver_root).absolute(), volumes)
     output = _output(volumes) if options.output is None else Path(options.output).absolute()
     specification = None if options.cdi is None else Path(options.cdi).absolute()
@@ -103,7 +103,7 @@ def run(options: argparse.Namespace) -> int:
         return act(finder, mirror, as_json=options.json)
 
 
-def _output(volumes: tuple[volumeconf.ConfiguredVolume, ...] | None) -> Path:
+def _output(volumes: tuple[installation.ConfiguredVolume, ...] | None) -> Path:
     bases = {volume.base for volume in volumes or ()} or {PurePosixPath(OUTPUT)}
     if len(bases) > 1:
         raise errors.UsageError(
@@ -130,7 +130,7 @@ def _make(finder: survey.RootFinder, mirror: node_mirror.NodeMirror, *, as_json:
     if as_json:
         print(json.dumps(_news(state, mirror, removed), indent=2))
     else:
-        _tell(state, mirror, removed)
+        _report(state, mirror, removed)
     if state.specification:
         raise errors.UnavailableError(state.specification)
     return 0
@@ -149,7 +149,7 @@ def _show(finder: survey.RootFinder, mirror: node_mirror.NodeMirror, *, as_json:
 def _follow(finder: survey.RootFinder, mirror: node_mirror.NodeMirror, *, as_json: bool) -> int:
     last: node_mirror.MirrorState | None = None
 
-    def tell(news: driver_follower.News) -> None:
+    def report(news: driver_follower.News) -> None:
         nonlocal last
         if news.state == last and not news.removed:
             return
@@ -158,13 +158,13 @@ def _follow(finder: survey.RootFinder, mirror: node_mirror.NodeMirror, *, as_jso
         elif news.state == last:
             _tell_removed(news.removed)
         else:
-            _tell(news.state, mirror, news.removed)
+            _report(news.state, mirror, news.removed)
             if news.state.specification:
                 _say(news.state.specification)
         last = news.state
 
     with folder_watch.FolderWatch() as watched:
-        follower = driver_follower.DriverFollower(finder, mirror, watched, tell)
+        follower = driver_follower.DriverFollower(finder, mirror, watched, report)
         with _stopped_by_signals(follower):
             follower.run()
     return 0
@@ -193,7 +193,7 @@ def _news(
     }
 
 
-def _tell(
+def _report(
     state: node_mirror.MirrorState, mirror: node_mirror.NodeMirror, removed: tuple[Path, ...]
 ) -> None:
     """Print the state of the mirror: one line, and one for each remark."""

@@ -95,7 +95,7 @@ class NodeOptions:
         there are none, it returns no options in the first case, and waits for the API server in
         the second; *wait* sleeps for some seconds, and returns whether to end.
         """
-        complaint = ""
+        problem = ""
         while True:
             try:
                 self.current = self._valid(self._labels())
@@ -108,8 +108,8 @@ class NodeOptions:
                     called = self.current.name or "none, so those of all nodes"
                     log.warning("using the last options of this node, %s: %s", called, exc)
                     break
-                if complaint != str(exc):
-                    complaint = str(exc)
+                if problem != str(exc):
+                    problem = str(exc)
                     log.warning("waiting for the options of this node: %s", exc)
                 if wait(AGAIN_SECONDS):
                     break
@@ -118,7 +118,7 @@ class NodeOptions:
         return self.current
 
     def is_current(self, labels: Mapping[str, object]) -> bool:
-        """Tell whether *labels* select the current options; UsageError if no valid ones.
+        """Return whether *labels* select the current options; UsageError if no valid ones.
 
         UnavailableError if the folder cannot be read.
         """

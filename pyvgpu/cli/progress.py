@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress
 
-PATIENCE_SECONDS = 0.5  # a shorter copy is not reported
+DELAY_SECONDS = 0.5  # a shorter copy is not reported
 
 
 class ProgressCallback(Protocol):
@@ -34,7 +34,7 @@ def copying(what: str) -> Iterator[ProgressCallback]:
 
     def report(name: str, done: int, total: int) -> None:
         nonlocal bar, shown
-        if time.monotonic() - started < PATIENCE_SECONDS:
+        if time.monotonic() - started < DELAY_SECONDS:
             return
         if not shown:
             shown = True

@@ -50,7 +50,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the list; an empty one is not an error."""
-    devices = runs.RunWatch().see(runs.look(reservations.Registries()))
+    devices = runs.RunWatch().see(runs.sample(reservations.Registries()))
     if options.json:
         print(json.dumps({"runs": views.documents(devices)}, indent=2))
     elif options.quiet:

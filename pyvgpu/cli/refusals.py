@@ -102,7 +102,7 @@ class RefusalExplanation:
         )
 
 
-def look(
+def poll(
     api: apiserver.ApiServer, thing: Object, pod: pod_request.PodRequest, refusal: Refusal
 ) -> RefusalExplanation:
     """Return why *pod*, parsed from the object *thing*, does not start."""
@@ -127,5 +127,5 @@ def look(
     except apiserver.ServerError as exc:  # then holders are shown by uid only
         said = "you may not list them" if exc.status == 403 else str(exc)
         unknown.append(f"pods of {node}: {said}")
-    why = wait_reasons.look(known, pod, [node], every_device=True)
+    why = wait_reasons.find(known, pod, [node], every_device=True)
     return RefusalExplanation(pod, phase, refusal, why, tuple(unknown))

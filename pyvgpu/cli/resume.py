@@ -36,5 +36,7 @@ def run(options: argparse.Namespace) -> int:
     live = reservations.Registries().live()
     suspender.end_unsupervised(live)
     found = quota_socket.find(options.name, live)
-    print(suspend_socket.send(found, suspend_operation.SuspendOrder(suspension.Wish.RUNNING)))
+    print(
+        suspend_socket.send(found, suspend_operation.SuspendOrder(suspension.DesiredState.RUNNING))
+    )
     return 0

@@ -40,13 +40,13 @@ def read_settings(options: argparse.Namespace) -> cache.SchedulerSettings:
 def from_cluster(api: apiserver.ApiServer, settings: cache.SchedulerSettings) -> cache.Cache:
     """Read the cache from a cluster; UnavailableError names a missing permission."""
     found = cache.Cache(settings)
-    for path, what, tell in (
+    for path, what, add in (
         ("/api/v1/nodes", "nodes", tell_nodes),
         ("/api/v1/pods", "pods of all namespaces", tell_pods),
     ):
         try:
             for page, _ in api.pages(path, {}):
-                tell(found, page)
+                add(found, page)
         except apiserver.ServerError as exc:
             if exc.status != 403:
                 raise

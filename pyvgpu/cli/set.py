@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     live = reservations.Registries().live()
     if "/" in options.name and not _is_run(options.name, live):
         order = {"order": "set", "name": options.name, "change": dataclasses.asdict(wanted)}
-        print(admin_socket.tell(agent_options.state(options), order))
+        print(admin_socket.send(agent_options.state(options), order))
         return 0
     found = quota_socket.find(options.name, live)
     with quota_socket.Supervisor(found) as supervisor:

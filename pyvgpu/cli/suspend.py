@@ -51,7 +51,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Suspend the run and print what was moved."""
     order = suspend_operation.SuspendOrder(
-        suspension.Wish.SUSPENDED,
+        suspension.DesiredState.SUSPENDED,
         options.keep,
         None
         if options.host_memory is None

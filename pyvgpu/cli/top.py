@@ -93,13 +93,13 @@ def run(options: argparse.Namespace) -> int:
         top_page.check_alone(options)
         return top_page.serve(options.serve, interval)
     watch, registries = runs.RunWatch(), reservations.Registries()
-    watch.see(runs.look(registries))  # the baseline of the first interval
+    watch.see(runs.sample(registries))  # the baseline of the first interval
     if options.json:
         _print_lines(watch, registries, interval, once=options.once)
     elif options.once or not sys.stdout.isatty():
         time.sleep(interval)
         console = views.console()
-        console.print(screen(watch.see(runs.look(registries)), interval, view, console.width))
+        console.print(screen(watch.see(runs.sample(registries)), interval, view, console.width))
     else:
         _live(watch, registries, interval, view)
     return 0
@@ -232,7 +232,7 @@ def _print_lines(
 ) -> None:
     while True:
         time.sleep(interval)
-        devices = watch.see(runs.look(registries))
+        devices = watch.see(runs.sample(registries))
         print(json.dumps(document(devices, interval)), flush=True)
         if once:
             return
@@ -254,7 +254,7 @@ def _live(
             """Yield a screen for each sample, and after each key that changes the view."""
             nonlocal view
             while not view.quit:
-                sample = watch.see(runs.look(registries))
+                sample = watch.see(runs.sample(registries))
                 until = time.monotonic() + interval
                 while True:
                     yield screen(sample, interval, view, console.width, keys)

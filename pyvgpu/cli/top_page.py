@@ -43,15 +43,15 @@ def serve(text: str, interval: float) -> int:
 
     seen: tuple[runs.DeviceView, ...] = ()
 
-    def look() -> None:
+    def poll() -> None:
         nonlocal seen
-        seen = watch.see(runs.look(registries))
+        seen = watch.see(runs.sample(registries))
         page.see(seen, time.time())
 
     def document(asked: endpoints.HttpRequest) -> http_messages.HttpResponse:
         return site.answer(asked, page.document)
 
-    look()
+    poll()
     with errors.needing("aiohttp", "page"):
         from pyvgpu.http import http_server  # noqa: F401 - imported before anything is printed
     stop = threading.Event()
@@ -64,7 +64,7 @@ def serve(text: str, interval: float) -> int:
         if not ipaddress.ip_address(host).is_loopback:
             log.say("every user of the network that can connect to it sees the runs of all users")
         while not stop.wait(interval):
-            look()
+            poll()
     return 0
 
 

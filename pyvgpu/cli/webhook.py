@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NAME = "pyvgpu-webhook"
-SIDECARS, DEVICES, JUDGE, EPHEMERAL, IMAGES, CLAIMS = (
+SIDECARS, DEVICES, VALIDATE, EPHEMERAL, IMAGES, CLAIMS = (
     "/sidecars",
     "/devices",
-    "/devices/judge",
+    "/devices/validate",
     "/devices/ephemeral",
     "/images",
     "/claims",
@@ -217,7 +217,7 @@ def run(options: argparse.Namespace) -> int:
     routes: dict[str, review.Mutation] = {
         SIDECARS: transform.mutation(admission, nodes.oldest_kubelet),
         DEVICES: devices.mutation(rules, nodes.devices, templates.ensure),
-        JUDGE: devices.validation(rules, nodes.devices),
+        VALIDATE: devices.validation(rules, nodes.devices),
         EPHEMERAL: devices.ephemeral(rules),
         IMAGES: imagenames.mutation(renames),
         CLAIMS: total_validation.validation(

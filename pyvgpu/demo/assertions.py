@@ -1,4 +1,4 @@
-"""The claims of the demonstration, each judged by the observations alone.
+"""The claims of the demonstration, each checked by the observations alone.
 
 A claim holds only if it was tested: a tenant that never held memory proves nothing about its
 quota, whatever its samples show.
@@ -41,19 +41,19 @@ class FailedError(Exception):
     """The claim does not hold; the text says why."""
 
 
-def judge(seen: Observations) -> tuple[ClaimVerdict, ...]:
+def evaluate(seen: Observations) -> tuple[ClaimVerdict, ...]:
     """Return the verdict on every claim, in the order of the table."""
-    return judge_each(seen, CLAIMS)
+    return evaluate_each(seen, CLAIMS)
 
 
-def judge_each(
+def evaluate_each(
     seen: Seen, claims: Sequence[tuple[str, Callable[[Seen], str]]]
 ) -> tuple[ClaimVerdict, ...]:
     """Return the verdict on each of *claims*, in their order; a check raises FailedError."""
     verdicts = []
-    for claim, look in claims:
+    for claim, poll in claims:
         try:
-            verdicts.append(ClaimVerdict(claim, holds=True, seen=look(seen)))
+            verdicts.append(ClaimVerdict(claim, holds=True, seen=poll(seen)))
         except FailedError as exc:
             verdicts.append(ClaimVerdict(claim, holds=False, seen=str(exc)))
     return tuple(verdicts)
@@ -146,7 +146,7 @@ def _dead_give_back(seen: Observations) -> str:
 
 
 def _late_turned_away(seen: Observations) -> str:
-    event = seen.first(Role.LATE, EventKind.TURNED_AWAY)
+    event = seen.first(Role.LATE, EventKind.START_REFUSED)
     if event is None:
         raise FailedError("it was not tried")
     free = format_size(event.free)

@@ -55,7 +55,7 @@ class Screen(Protocol):
     def settled(self) -> None:
         """Show the table, unless it is always shown."""
 
-    def looked(self, draw: Callable[[], Table]) -> None:
+    def sampled(self, draw: Callable[[], Table]) -> None:
         """Show a sample, of which *draw* returns the table."""
 
     def close(self) -> None:
@@ -71,7 +71,7 @@ class Nowhere:
     def settled(self) -> None:
         """Show nothing."""
 
-    def looked(self, draw: Callable[[], Table]) -> None:
+    def sampled(self, draw: Callable[[], Table]) -> None:
         """Show nothing."""
 
     def close(self) -> None:
@@ -94,7 +94,7 @@ class Lines:
         if self._table is not None:
             self._console.print(self._table())
 
-    def looked(self, draw: Callable[[], Table]) -> None:
+    def sampled(self, draw: Callable[[], Table]) -> None:
         """Keep the sample."""
         self._table = draw
 
@@ -118,7 +118,7 @@ class Alive:
     def settled(self) -> None:
         """Do nothing: the table is shown always."""
 
-    def looked(self, draw: Callable[[], Table]) -> None:
+    def sampled(self, draw: Callable[[], Table]) -> None:
         """Update the table."""
         self._table = draw
 
@@ -138,9 +138,9 @@ def line(event: TenantEvent, sentence: str) -> Text:
     return shown.append(sentence, style="none")
 
 
-def table(plan: DemoPlan, looks: Sequence[DemoSample]) -> Table:
-    """Return reserved, used and free memory at the last of *looks*, by tenant and in total."""
-    sample = looks[-1]
+def table(plan: DemoPlan, samples: Sequence[DemoSample]) -> Table:
+    """Return reserved, used and free memory at the last of *samples*, by tenant and in total."""
+    sample = samples[-1]
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     shown.add_column("tenant")
     for heading in ("reserved", "used", "free"):
@@ -156,7 +156,7 @@ def table(plan: DemoPlan, looks: Sequence[DemoSample]) -> Table:
             Text(role, style=COLOURS[role]),
             *(gib(size) for size in (quota, used, quota - used)),
             Text(_bar(used, quota), style=COLOURS[role]),
-            *_time(looks, role),
+            *_time(samples, role),
         )
     shown.add_section()
     shown.add_row(
@@ -164,7 +164,7 @@ def table(plan: DemoPlan, looks: Sequence[DemoSample]) -> Table:
         *(gib(size) for size in (reserved, sample.used, plan.memory - sample.used)),
         _device_bar(plan, sample),
         str(sum(SHARERS.values())),
-        _percent(sum(shares.recent(looks, role) for role in SHARERS)),
+        _percent(sum(shares.recent(samples, role) for role in SHARERS)),
     )
     return shown
 
@@ -218,15 +218,15 @@ _SENTENCES = {
     EventKind.FAILED: "{text}",
     EventKind.KILLED: "kill -9 of its process {pid}, which holds {size} and a context",
     EventKind.ENDED: "ended by itself",
-    EventKind.TURNED_AWAY: "{text}",
+    EventKind.START_REFUSED: "{text}",
 }
 
 
-def _time(looks: Sequence[DemoSample], role: Role) -> tuple[str, str]:
+def _time(samples: Sequence[DemoSample], role: Role) -> tuple[str, str]:
     """Return the vcore, and the share in the last second."""
     if role not in SHARERS:
         return "", ""
-    return str(SHARERS[role]), _percent(shares.recent(looks, role))
+    return str(SHARERS[role]), _percent(shares.recent(samples, role))
 
 
 def _percent(share: float) -> str:

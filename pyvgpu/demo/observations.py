@@ -48,7 +48,7 @@ class EventKind(enum.StrEnum):
     FAILED = "failed"
     KILLED = "killed"  # we sent SIGKILL to the tenant's process
     ENDED = "ended"  # the run ended; number: its exit code, as of subprocess
-    TURNED_AWAY = "turned away"  # the late run ended; number: its exit code, text: its message
+    START_REFUSED = "turned away"  # the late run ended; number: its exit code, text: its message
     ASKED = "asked"  # a notebook was asked to work; number: milliseconds
     SUSPENDED = "suspended"  # the run was; size: bytes in host memory
     RESUMED = "resumed"

@@ -26,7 +26,7 @@ from pyvgpu.simulation import simulator
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-LOOK_SECONDS = 0.02  # between two samples
+SAMPLE_SECONDS = 0.02  # between two samples
 _KEPT = 64  # samples, for the shares of the last second
 
 
@@ -49,14 +49,14 @@ class Play:
         for role in TENANTS:
             self._stage.start(role)
         while script.StageStep.END not in done:
-            self._note(self._stage.hear(LOOK_SECONDS))
-            self._look()
+            self._note(self._stage.read_events(SAMPLE_SECONDS))
+            self._sample()
             step = script.due(self._seen(), done, self._stage.seconds)
             if step:
                 self._take(step)
                 done |= {step}
         self._note(self._stage.end())
-        self._look()
+        self._sample()
         return dataclasses.replace(self._seen(), left=self._left())
 
     def _seen(self) -> Observations:
@@ -85,11 +85,11 @@ class Play:
             if sentence:
                 self._screen.happened(event, sentence)
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         sample = self._meter.sample(self._stage.seconds, self._stage.pids)
         self._samples.append(sample)
         recent = tuple(self._samples[-_KEPT:])
-        self._screen.looked(lambda: live_display.table(self._plan, recent))
+        self._screen.sampled(lambda: live_display.table(self._plan, recent))
 
     def _left(self) -> tuple[str, ...]:
         """Describe what is left over although all tenants have ended."""

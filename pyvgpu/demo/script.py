@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyvgpu.demo.observations import Observations
 
 SHORTEST, LONGEST = 5, 22  # seconds; with the end of the tenants under 30
-PATIENCE_SECONDS = 90  # if the machine is too busy to show everything in the planned time
+TIMEOUT_SECONDS = 90  # if the machine is too busy to show everything in the planned time
 
 
 class StageStep(enum.Enum):
@@ -34,7 +34,7 @@ def due(seen: Observations, done: frozenset[StageStep], seconds: float) -> Stage
     part = seconds / seen.plan.seconds
     if all(seen.first(role, EventKind.ENDED) for role in TENANTS):
         return StageStep.END
-    if seconds >= PATIENCE_SECONDS or (part >= 1 and _is_settled(seen)):
+    if seconds >= TIMEOUT_SECONDS or (part >= 1 and _is_settled(seen)):
         return StageStep.END
     holding = seen.first(Role.DOOMED, EventKind.HELD)
     refused = seen.first(Role.GROWER, EventKind.REFUSED)
@@ -55,7 +55,7 @@ def _is_settled(seen: Observations) -> bool:
     if killed and shares.window(seen):
         shown = (
             seen.first(Role.IDLE, EventKind.HELD),
-            seen.first(Role.LATE, EventKind.TURNED_AWAY),
+            seen.first(Role.LATE, EventKind.START_REFUSED),
             seen.first(Role.DOOMED, EventKind.HELD, killed.seconds),
             seen.first(Role.STEADY, EventKind.ROUND, killed.seconds),
         )

@@ -44,7 +44,7 @@ class _Run:
     role: Role
     process: subprocess.Popen[bytes]
     output: bytes = b""
-    complaints: bytes = b""
+    errors: bytes = b""
 
 
 class Scene(Protocol):
@@ -56,7 +56,7 @@ class Scene(Protocol):
     def program(self, role: Role) -> list[str]:
         """Return the program of *role*, with its arguments."""
 
-    def turned_away(self, seconds: float, code: int, said: str) -> TenantEvent:
+    def start_refused(self, seconds: float, code: int, said: str) -> TenantEvent:
         """Return the event of the late run, which ended with *code* and *said* why."""
 
 
@@ -86,10 +86,12 @@ class QuotaScene:
         # Two successive processes in one run: the second inherits only the quota.
         return ["sh", "-c", '"$@"; read -r go && exec "$@"', "sh", *hold]
 
-    def turned_away(self, seconds: float, code: int, said: str) -> TenantEvent:
+    def start_refused(self, seconds: float, code: int, said: str) -> TenantEvent:
         """Return the event, with what was requested and what was free."""
         size, free = self._plan.quota(Role.LATE), self._plan.unreserved
-        return TenantEvent(seconds, Role.LATE, EventKind.TURNED_AWAY, code, size, free, text=said)
+        return TenantEvent(
+            seconds, Role.LATE, EventKind.START_REFUSED, code, size, free, text=said
+        )
 
 
 class DemoStage:
@@ -151,7 +153,7 @@ class DemoStage:
                 os.set_blocking(pipe.fileno(), False)
                 self._selector.register(pipe, selectors.EVENT_READ, run)
 
-    def hear(self, seconds: float) -> list[TenantEvent]:
+    def read_events(self, seconds: float) -> list[TenantEvent]:
         """Return the tenants' new events; wait for them, but not longer than *seconds*."""
         for key, _ in self._selector.select(seconds):
             pipe, run = key.fileobj, key.data
@@ -161,11 +163,11 @@ class DemoStage:
             elif pipe is run.process.stdout:
                 run.output = self._take_lines(run, run.output + chunk)
             else:
-                run.complaints = self._take_remarks(run, run.complaints + chunk)
+                run.errors = self._take_remarks(run, run.errors + chunk)
         for run in list(self._runs.values()):
             self._notice_end(run)
-        heard, self._unread = self._unread, []
-        return heard
+        read, self._unread = self._unread, []
+        return read
 
     def kill(self, held: TenantEvent) -> TenantEvent:
         """Send SIGKILL to the process that reported *held*."""
@@ -185,11 +187,11 @@ class DemoStage:
     def end(self) -> list[TenantEvent]:
         """Ask all tenants to end, and wait until they have; return their last events."""
         self._close_inputs()
-        heard: list[TenantEvent] = []
+        read: list[TenantEvent] = []
         until = self.seconds + END_SECONDS
         while self._runs and self.seconds < until:
-            heard += self.hear(0.05)
-        return heard
+            read += self.read_events(0.05)
+        return read
 
     @property
     def alive(self) -> tuple[Role, ...]:
@@ -203,8 +205,8 @@ class DemoStage:
 
     def _notice_end(self, run: _Run) -> None:
         """Report a run that has ended, once all its output has been read."""
-        listened = {key.data.role for key in self._selector.get_map().values()}
-        if run.role in listened or run.process.poll() is None:
+        unread = {key.data.role for key in self._selector.get_map().values()}
+        if run.role in unread or run.process.poll() is None:
             return
         del self._runs[run.role]
         for pipe in (run.process.stdin, run.process.stdout, run.process.stderr):
@@ -214,7 +216,7 @@ class DemoStage:
         code = run.process.returncode
         if run.role is Role.LATE:
             said = "; ".join(text for role, text in self.remarks if role is Role.LATE)
-            event = self._scene.turned_away(self.seconds, code, said)
+            event = self._scene.start_refused(self.seconds, code, said)
         else:
             event = TenantEvent(self.seconds, run.role, EventKind.ENDED, code)
         self._unread.append(event)

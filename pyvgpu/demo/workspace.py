@@ -41,7 +41,7 @@ def choose(rooms: Sequence[tuple[Path, int]]) -> tuple[Path, int]:
     if working < LEAST_BYTES:
         least = (2 * LEAST_BYTES + SPARE_BYTES) // MIB
         raise errors.UnavailableError(
-            f"no folder with {least} MiB free for the simulated device; looked in "
+            f"no folder with {least} MiB free for the simulated device; searched "
             f"{', '.join(str(place) for place, _ in rooms) or 'no writable folder'}; "
             "set TMPDIR to another"
         )

@@ -11,8 +11,8 @@ from pyvgpu.doctor.machine_checks import (
     CheckedMachine,
     PossibleRuns,
     Requirement,
+    evaluate,
     examine,
-    judge,
 )
 
 __all__ = [
@@ -23,6 +23,6 @@ __all__ = [
     "Finding",
     "PossibleRuns",
     "Requirement",
+    "evaluate",
     "examine",
-    "judge",
 ]

@@ -40,10 +40,10 @@ class CheckResult:
     remedy: str
 
 
-def row(name: str, look: Callable[[], Finding]) -> CheckResult:
-    """Return the finding of *look*; its error is a finding, too."""
+def row(name: str, check: Callable[[], Finding]) -> CheckResult:
+    """Return the finding of *check*; its error is a finding, too."""
     try:
-        found = look()
+        found = check()
     except errors.PyVgpuError as exc:
         found = Finding(CheckState.MISSING, str(exc))
     return CheckResult(name, found.state, found.found, found.remedy)

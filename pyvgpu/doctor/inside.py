@@ -55,16 +55,16 @@ class ProcessEnvironment:
     usage: Path
     clock: Path  # of its first device
     library: Path | None  # libcuda.so.1, as the loader finds it
-    complaint: str = ""  # why the loader finds none
+    problem: str = ""  # why the loader finds none
 
 
 def find(root: Path = Path("/")) -> ProcessEnvironment | None:
     """Return the environment of this process; None: it has no quota."""
-    library, complaint = _loaded()
+    library, problem = _loaded()
     quotas = root / cdi_edits.QUOTA.lstrip("/")
     clock = root / cdi_edits.CLOCKS.lstrip("/") / "0"
     usage = root / cdi_edits.USAGE.lstrip("/")
-    given = (quotas / names.QUOTA_FILE, usage, clock, library, complaint)
+    given = (quotas / names.QUOTA_FILE, usage, clock, library, problem)
     if quotas.exists():
         return ProcessEnvironment(EnvironmentKind.CONTAINER, *given)
     if (root / cdi_edits.LIBRARIES.lstrip("/")).is_dir():
@@ -79,15 +79,15 @@ def find(root: Path = Path("/")) -> ProcessEnvironment | None:
 
 def examine(place: ProcessEnvironment, environment: Mapping[str, str]) -> tuple[CheckResult, ...]:
     """Run all checks, and prove that the quota is enforced."""
-    library = functools.partial(_look_at_library, place)
+    library = functools.partial(_check_library, place)
     if place.kind is EnvironmentKind.WHOLE:
         whole = Finding(CheckState.OK, "whole devices: the driver itself, without quotas")
         return (
             check_results.row("quota", lambda: whole),
             check_results.row(_LIBRARY, library),
-            check_results.row("device nodes", lambda: _look_at_nodes(environment, None)),
+            check_results.row("device nodes", lambda: _check_nodes(environment, None)),
         )
-    quotas = check_results.row("quota", lambda: _look_at_quota(place))
+    quotas = check_results.row("quota", lambda: _check_quota(place))
     if quotas.state is CheckState.MISSING:
         return (quotas, check_results.row(_LIBRARY, library))
     limits = read(place)
@@ -96,9 +96,9 @@ def examine(place: ProcessEnvironment, environment: Mapping[str, str]) -> tuple[
     return (
         quotas,
         check_results.row(_LIBRARY, library),
-        check_results.row("device nodes", lambda: _look_at_nodes(environment, count)),
-        check_results.row("clock", lambda: _look_at_clock(place, first)),
-        check_results.row("driver's limit", lambda: _look_at_limit(place)),
+        check_results.row("device nodes", lambda: _check_nodes(environment, count)),
+        check_results.row("clock", lambda: _check_clock(place, first)),
+        check_results.row("driver's limit", lambda: _check_limit(place)),
         check_results.row(MEMORY, lambda: proof.memory(first, place.usage)),
         check_results.row(TIME, lambda: proof.time(first, place.usage)),
     )
@@ -134,7 +134,7 @@ def _loaded() -> tuple[Path | None, str]:
     return None, said.removeprefix("OSError: ")
 
 
-def _look_at_quota(place: ProcessEnvironment) -> Finding:
+def _check_quota(place: ProcessEnvironment) -> Finding:
     limits = read(place)
     parts = ", ".join(
         f"{device.uuid} {_vcore(device)} vcore {quantity.format_size(device.vmemory)}"
@@ -150,7 +150,7 @@ def _look_at_quota(place: ProcessEnvironment) -> Finding:
     return Finding(CheckState.OK, f"{place.kind}: {parts}")
 
 
-def _look_at_limit(place: ProcessEnvironment) -> Finding:
+def _check_limit(place: ProcessEnvironment) -> Finding:
     """Check whether the driver limits the memory, too."""
     try:
         limit = memory_limit.load((place.quota.parent / names.LIMIT_FILE).read_bytes())
@@ -180,12 +180,12 @@ def _vcore(limits: region.DeviceLimits) -> str:
     return str(limits.vcore)
 
 
-def _look_at_library(place: ProcessEnvironment) -> Finding:
+def _check_library(place: ProcessEnvironment) -> Finding:
     """Check that a program loads the shim, or the driver for whole devices."""
     if place.library is None:
         return Finding(
             CheckState.MISSING,
-            f"a program finds none: {place.complaint}",
+            f"a program finds none: {place.problem}",
             "its image has another C library than glibc, or LD_LIBRARY_PATH leads to a broken "
             "driver: remove that folder",
         )
@@ -201,7 +201,7 @@ def _look_at_library(place: ProcessEnvironment) -> Finding:
     )
 
 
-def _look_at_nodes(environment: Mapping[str, str], count: int | None) -> Finding:
+def _check_nodes(environment: Mapping[str, str], count: int | None) -> Finding:
     if names.SIMULATED_MACHINE_VARIABLE in environment:
         return Finding(CheckState.OK, "a simulated device needs none")
     found = sorted(str(path) for path in Path("/dev").glob("nvidia[0-9]*"))
@@ -223,7 +223,7 @@ def _look_at_nodes(environment: Mapping[str, str], count: int | None) -> Finding
     return Finding(CheckState.OK, said)
 
 
-def _look_at_clock(place: ProcessEnvironment, limits: region.DeviceLimits) -> Finding:
+def _check_clock(place: ProcessEnvironment, limits: region.DeviceLimits) -> Finding:
     if proof.allowed(limits) >= 100:
         return Finding(CheckState.OK, "none is needed without a share of time")
     if arbiter.serves(place.clock):

@@ -1,7 +1,7 @@
 """Checks of the requirements of `pyvgpu run` on a machine.
 
 A check examines one thing and returns a :class:`Finding`; checks change nothing, except that one
-creates the cache folder. A check's ``need`` says which runs depend on it, and :func:`judge`
+creates the cache folder. A check's ``need`` says which runs depend on it, and :func:`evaluate`
 combines them.
 """
 
@@ -68,7 +68,7 @@ class MachineCheck:
     """One check."""
 
     name: str
-    look: Callable[[CheckedMachine], Finding]
+    run: Callable[[CheckedMachine], Finding]
     need: Requirement
 
 
@@ -84,11 +84,11 @@ def examine(scene: CheckedMachine) -> tuple[CheckResult, ...]:
     """Run all checks, in the order of the table; an error of a check is a finding, too."""
     rows = []
     for check in CHECKS if scene.scheduler_config is None else (*CHECKS, KUBE_SCHEDULER):
-        rows.append(check_results.row(check.name, functools.partial(check.look, scene)))
+        rows.append(check_results.row(check.name, functools.partial(check.run, scene)))
     return tuple(rows)
 
 
-def judge(rows: Iterable[CheckResult]) -> PossibleRuns:
+def evaluate(rows: Iterable[CheckResult]) -> PossibleRuns:
     """Return which runs are possible with these *rows*."""
     unmet = {row.check for row in rows if row.state in (CheckState.MISSING, CheckState.SKIPPED)}
     lacking = {check.need for check in CHECKS if check.name in unmet}
@@ -98,7 +98,7 @@ def judge(rows: Iterable[CheckResult]) -> PossibleRuns:
     )
 
 
-def _look_at_system(_: CheckedMachine) -> Finding:
+def _check_system(_: CheckedMachine) -> Finding:
     found = f"{platform.system()} {platform.release()}, {platform.machine()}"
     if platform.system() == "Linux" and platform.machine() in catalogue.MACHINES:
         return Finding(CheckState.OK, found)
@@ -106,13 +106,13 @@ def _look_at_system(_: CheckedMachine) -> Finding:
     return Finding(CheckState.MISSING, found, f"pyvgpu runs on Linux, on {known}")
 
 
-def _look_at_driver(scene: CheckedMachine) -> Finding:
+def _check_driver(scene: CheckedMachine) -> Finding:
     try:
         driver = scene.driver()
     except find.DriverMissingError as exc:
         return Finding(
             CheckState.MISSING,
-            f"not found; looked in {', '.join(exc.looked)}" if exc.looked else str(exc),
+            f"not found; searched {', '.join(exc.searched)}" if exc.searched else str(exc),
             "install NVIDIA's driver, name its folder with --driver-libraries, or use "
             "`pyvgpu run --simulate h100`",
         )
@@ -122,7 +122,7 @@ def _look_at_driver(scene: CheckedMachine) -> Finding:
     return Finding(CheckState.OK, found)
 
 
-def _look_at_module(scene: CheckedMachine) -> Finding:
+def _check_module(scene: CheckedMachine) -> Finding:
     """Check that the kernel module and the driver's libraries are of the same release."""
     try:
         release = scene.driver().release
@@ -144,7 +144,7 @@ def _look_at_module(scene: CheckedMachine) -> Finding:
     return Finding(CheckState.OK, release)
 
 
-def look_at_devices(scene: CheckedMachine) -> Finding:
+def check_devices(scene: CheckedMachine) -> Finding:
     """List the devices by the driver's NVML."""
     try:
         library = scene.driver().libnvidia_ml
@@ -174,10 +174,10 @@ def look_at_devices(scene: CheckedMachine) -> Finding:
         )
     devices = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else []
     if not devices:
-        complaint = (done.stderr.strip().splitlines() or ["NVML lists no device"])[-1]
+        problem = (done.stderr.strip().splitlines() or ["NVML lists no device"])[-1]
         return Finding(
             CheckState.MISSING,
-            complaint.rpartition("Error: ")[2],
+            problem.rpartition("Error: ")[2],
             "load the kernel module (nvidia-smi does), give this user /dev/nvidia*, or use "
             "`pyvgpu run --simulate h100`",
         )
@@ -195,13 +195,13 @@ def look_at_devices(scene: CheckedMachine) -> Finding:
     )
 
 
-def _look_at_simulator(_: CheckedMachine) -> Finding:
+def _check_simulator(_: CheckedMachine) -> Finding:
     driver = find.find_driver(shim.simulator_libraries())
     known = ", ".join(model.key for model in models.MODELS)
     return Finding(CheckState.OK, f"driver {driver.release}, models {known}")
 
 
-def _look_at_shim(_: CheckedMachine) -> Finding:
+def _check_shim(_: CheckedMachine) -> Finding:
     library = shim.shim_library()
     facts = elf.read_elf(library)
     hooks = len(elf.exported_functions(library))
@@ -216,7 +216,7 @@ def _look_at_shim(_: CheckedMachine) -> Finding:
     return Finding(CheckState.OK, f"{hooks} hooks, {library}")
 
 
-def _look_at_glibc(_: CheckedMachine) -> Finding:
+def _check_glibc(_: CheckedMachine) -> Finding:
     versions = [
         tuple(int(part) for part in found.groups())
         for version in elf.needed_versions(shim.shim_library())
@@ -230,10 +230,8 @@ def _look_at_glibc(_: CheckedMachine) -> Finding:
     return Finding(CheckState.OK, text)
 
 
-def _able(found: str, state: CheckState, remedy: str, complaint: str | None) -> Finding:
-    return (
-        Finding(CheckState.OK, found) if complaint is None else Finding(state, complaint, remedy)
-    )
+def _able(found: str, state: CheckState, remedy: str, problem: str | None) -> Finding:
+    return Finding(CheckState.OK, found) if problem is None else Finding(state, problem, remedy)
 
 
 WITHOUT_ARBITER = "without it runs that share a device get less than their vcore, never more"
@@ -242,7 +240,7 @@ _WITHOUT_NAMESPACE = (
 )
 
 
-def _look_at_namespaces(_: CheckedMachine) -> Finding:
+def _check_namespaces(_: CheckedMachine) -> Finding:
     return _able(
         "allowed",
         CheckState.LIMITED,
@@ -253,7 +251,7 @@ def _look_at_namespaces(_: CheckedMachine) -> Finding:
     )
 
 
-def _look_at_overlay(_: CheckedMachine) -> Finding:
+def _check_overlay(_: CheckedMachine) -> Finding:
     if abilities.private_mounts() is not None:
         return Finding(CheckState.LIMITED, "no mount namespace for it", _WITHOUT_NAMESPACE)
     return _able(
@@ -265,7 +263,7 @@ def _look_at_overlay(_: CheckedMachine) -> Finding:
     )
 
 
-def _look_at_locks(_: CheckedMachine) -> Finding:
+def _check_locks(_: CheckedMachine) -> Finding:
     return _able(
         "a mapping holds the lock, and munmap releases it",
         CheckState.MISSING,
@@ -274,7 +272,7 @@ def _look_at_locks(_: CheckedMachine) -> Finding:
     )
 
 
-def _look_at_cache(scene: CheckedMachine) -> Finding:
+def _check_cache(scene: CheckedMachine) -> Finding:
     cache = scene.cache()
     return _able(
         str(cache),
@@ -284,15 +282,15 @@ def _look_at_cache(scene: CheckedMachine) -> Finding:
     )
 
 
-def _look_at_links(scene: CheckedMachine) -> Finding:
+def _check_links(scene: CheckedMachine) -> Finding:
     """Check how the mirror would get the driver's files: by link or by copy."""
     try:
         driver = scene.driver()
     except errors.PyVgpuError:
         return Finding(CheckState.SKIPPED, "no driver to link to")
     cache = scene.cache()
-    complaint = abilities.hard_link(driver.libcuda, cache)
-    if complaint is None:
+    problem = abilities.hard_link(driver.libcuda, cache)
+    if problem is None:
         return Finding(CheckState.OK, "the driver's files are linked, not copied")
     with (cache / f".doctor-{os.getpid()}").open("xb") as trial, driver.libcuda.open("rb") as file:
         Path(trial.name).unlink()
@@ -301,19 +299,19 @@ def _look_at_links(scene: CheckedMachine) -> Finding:
     size = sum(file.path.stat().st_size for file in driver.files) >> 20
     return Finding(
         CheckState.LIMITED,
-        f"no hard link ({complaint}), no reflink: the first run copies {size} MiB",
+        f"no hard link ({problem}), no reflink: the first run copies {size} MiB",
         "run as the owner of the driver's files with a cache (XDG_CACHE_HOME) on their file "
         "system, or accept the copy",
     )
 
 
-def _look_at_reservations(_: CheckedMachine) -> Finding:
+def _check_reservations(_: CheckedMachine) -> Finding:
     return Finding(
         CheckState.OK, f"{len(reservations.Registries().live())} active runs on this machine"
     )
 
 
-def _look_at_arbiter(_: CheckedMachine) -> Finding:
+def _check_arbiter(_: CheckedMachine) -> Finding:
     try:
         program = shim.arbiter_program()
     except errors.UnavailableError as exc:
@@ -333,34 +331,34 @@ def _look_at_arbiter(_: CheckedMachine) -> Finding:
     return Finding(CheckState.OK, f"{found} accounts the time of shared devices")
 
 
-def _look_at_kube_scheduler(scene: CheckedMachine) -> Finding:
+def _check_kube_scheduler(scene: CheckedMachine) -> Finding:
     if scene.scheduler_config is None:
         return Finding(CheckState.OK, "not checked")
-    complaints = config_check.judge(yaml_file.read(scene.scheduler_config, "--scheduler-config"))
-    if not complaints:
+    problems = config_check.check(yaml_file.read(scene.scheduler_config, "--scheduler-config"))
+    if not problems:
         return Finding(CheckState.OK, "asks the extender about all nodes, and lets it bind")
-    fatal = any(complaint.fatal for complaint in complaints)
+    fatal = any(problem.fatal for problem in problems)
     return Finding(
         CheckState.MISSING if fatal else CheckState.LIMITED,
-        "; ".join(complaint.found for complaint in complaints),
-        "; ".join(complaint.remedy for complaint in complaints),
+        "; ".join(problem.found for problem in problems),
+        "; ".join(problem.remedy for problem in problems),
     )
 
 
 CHECKS = (
-    MachineCheck("system", _look_at_system, Requirement.EVERY_RUN),
-    MachineCheck("driver", _look_at_driver, Requirement.REAL_DEVICES),
-    MachineCheck("kernel module", _look_at_module, Requirement.REAL_DEVICES),
-    MachineCheck("devices", look_at_devices, Requirement.REAL_DEVICES),
-    MachineCheck("simulator", _look_at_simulator, Requirement.SIMULATION),
-    MachineCheck("shim", _look_at_shim, Requirement.EVERY_RUN),
-    MachineCheck("shim's glibc", _look_at_glibc, Requirement.NONE),
-    MachineCheck("mount namespaces", _look_at_namespaces, Requirement.NONE),
-    MachineCheck("overlay in them", _look_at_overlay, Requirement.NONE),
-    MachineCheck("OFD locks", _look_at_locks, Requirement.EVERY_RUN),
-    MachineCheck("cache folder", _look_at_cache, Requirement.EVERY_RUN),
-    MachineCheck("links to the driver", _look_at_links, Requirement.NONE),
-    MachineCheck("reservations", _look_at_reservations, Requirement.EVERY_RUN),
-    MachineCheck("arbiter", _look_at_arbiter, Requirement.NONE),
+    MachineCheck("system", _check_system, Requirement.EVERY_RUN),
+    MachineCheck("driver", _check_driver, Requirement.REAL_DEVICES),
+    MachineCheck("kernel module", _check_module, Requirement.REAL_DEVICES),
+    MachineCheck("devices", check_devices, Requirement.REAL_DEVICES),
+    MachineCheck("simulator", _check_simulator, Requirement.SIMULATION),
+    MachineCheck("shim", _check_shim, Requirement.EVERY_RUN),
+    MachineCheck("shim's glibc", _check_glibc, Requirement.NONE),
+    MachineCheck("mount namespaces", _check_namespaces, Requirement.NONE),
+    MachineCheck("overlay in them", _check_overlay, Requirement.NONE),
+    MachineCheck("OFD locks", _check_locks, Requirement.EVERY_RUN),
+    MachineCheck("cache folder", _check_cache, Requirement.EVERY_RUN),
+    MachineCheck("links to the driver", _check_links, Requirement.NONE),
+    MachineCheck("reservations", _check_reservations, Requirement.EVERY_RUN),
+    MachineCheck("arbiter", _check_arbiter, Requirement.NONE),
 )
-KUBE_SCHEDULER = MachineCheck("kube-scheduler", _look_at_kube_scheduler, Requirement.NONE)
+KUBE_SCHEDULER = MachineCheck("kube-scheduler", _check_kube_scheduler, Requirement.NONE)

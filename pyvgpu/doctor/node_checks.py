@@ -48,21 +48,21 @@ def examine(node: NodePaths, environment: Mapping[str, str]) -> tuple[CheckResul
     resources = node.kubelet / "pod-resources" / "kubelet.sock"
     return (
         *(
-            check_results.row(name, functools.partial(by_name[name].look, scene))
+            check_results.row(name, functools.partial(by_name[name].run, scene))
             for name in _OF_THE_MACHINE
         ),
-        check_results.row("mirror of the driver", lambda: _look_at_mirror(node, tree, scene)),
-        check_results.row("devices", lambda: _look_at_devices(tree, scene, environment)),
+        check_results.row("mirror of the driver", lambda: _check_mirror(node, tree, scene)),
+        check_results.row("devices", lambda: _check_devices(tree, scene, environment)),
         check_results.row(
-            "kubelet", lambda: _look_at_socket(plugins, "where device plugins register")
+            "kubelet", lambda: _check_socket(plugins, "where device plugins register")
         ),
-        check_results.row("pod resources", lambda: _look_at_socket(resources, "PodResources API")),
-        check_results.row("CDI", lambda: _look_at_specifications(node.specifications)),
-        check_results.row("agent", lambda: _look_at_agent(node.agent)),
+        check_results.row("pod resources", lambda: _check_socket(resources, "PodResources API")),
+        check_results.row("CDI", lambda: _check_specifications(node.specifications)),
+        check_results.row("agent", lambda: _check_agent(node.agent)),
     )
 
 
-def _look_at_mirror(
+def _check_mirror(
     node: NodePaths, tree: Path | None, scene: machine_checks.CheckedMachine
 ) -> Finding:
     if tree is None:
@@ -74,12 +74,12 @@ def _look_at_mirror(
     return Finding(CheckState.OK, f"{scene.driver().release} in {tree}")
 
 
-def _look_at_devices(
+def _check_devices(
     tree: Path | None, scene: machine_checks.CheckedMachine, environment: Mapping[str, str]
 ) -> Finding:
     if tree is None:
         return Finding(CheckState.MISSING, "no driver to query")
-    found = machine_checks.look_at_devices(scene)
+    found = machine_checks.check_devices(scene)
     if found.state is CheckState.OK or names.SIMULATED_MACHINE_VARIABLE in environment:
         return found
     return dataclasses.replace(
@@ -89,7 +89,7 @@ def _look_at_devices(
     )
 
 
-def _look_at_socket(path: Path, what: str) -> Finding:
+def _check_socket(path: Path, what: str) -> Finding:
     try:
         found = stat.S_ISSOCK(path.stat().st_mode)
     except OSError as exc:
@@ -106,7 +106,7 @@ def _look_at_socket(path: Path, what: str) -> Finding:
     return Finding(CheckState.OK, str(path))
 
 
-def _look_at_specifications(folder: Path) -> Finding:
+def _check_specifications(folder: Path) -> Finding:
     if folder.is_dir() and os.access(folder, os.W_OK):
         return Finding(CheckState.OK, str(folder))
     return Finding(
@@ -117,7 +117,7 @@ def _look_at_specifications(folder: Path) -> Finding:
     )
 
 
-def _look_at_agent(address: str) -> Finding:
+def _check_agent(address: str) -> Finding:
     where = endpoints.read_address(address, "--agent")
     try:
         answer = endpoints.ask(where, "/readyz", _SECONDS, _MOST)

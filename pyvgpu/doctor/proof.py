@@ -29,7 +29,7 @@ WARM_SECONDS = 0.5  # before it: kernels are compiled, and saved-up time is used
 KERNEL_US = 1000
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 _BEYOND = 1 << 20  # bytes over the quota
-_PATIENCE_SECONDS = 120.0
+_TIMEOUT_SECONDS = 120.0
 _LEAST_SLACK = 5.0  # tolerance of the measurement in hundredths of a device, at least
 _SLACK = 0.25  # tolerance relative to the limit
 _ENOUGH = 0.8  # minimum relative to vcore
@@ -63,11 +63,11 @@ def memory(limits: region.DeviceLimits, usage: Path) -> Finding:
             seen.append(event)
             if event["event"] != "start":
                 break
-    return judge_memory(limits.vmemory, seen, _refused(usage) - before)
+    return check_memory(limits.vmemory, seen, _refused(usage) - before)
 
 
-def judge_memory(vmemory: int, events: list[dict[str, Any]], refused: int) -> Finding:
-    """Judge the *events* of a program that allocates more than *vmemory* bytes.
+def check_memory(vmemory: int, events: list[dict[str, Any]], refused: int) -> Finding:
+    """Evaluate the *events* of a program that allocates more than *vmemory* bytes.
 
     *refused* is the number of charges refused meanwhile, by the ledger.
     """
@@ -109,11 +109,11 @@ def time(limits: region.DeviceLimits, usage: Path) -> Finding:
         return Finding(CheckState.OK, "not limited: it may use all of the device's time")
     with _tenant("spin", str(KERNEL_US)) as events:
         found = _spin(events, usage)
-    return found if isinstance(found, Finding) else judge_time(limits, found)
+    return found if isinstance(found, Finding) else check_time(limits, found)
 
 
-def judge_time(limits: region.DeviceLimits, spun: Spun) -> Finding:
-    """Judge whether a program stayed within *limits*."""
+def check_time(limits: region.DeviceLimits, spun: Spun) -> Finding:
+    """Evaluate whether a program stayed within *limits*."""
     most = allowed(limits)
     said = (
         f"{spun.percent:.1f} % of the device's time in {spun.seconds:.1f} s of work without a "
@@ -187,7 +187,7 @@ def _tenant(*words: str) -> Iterator[Iterator[dict[str, Any]]]:
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        timer = threading.Timer(_PATIENCE_SECONDS, process.kill)
+        timer = threading.Timer(_TIMEOUT_SECONDS, process.kill)
         timer.start()
         try:
             yield _events(process)
@@ -197,17 +197,17 @@ def _tenant(*words: str) -> Iterator[Iterator[dict[str, Any]]]:
 
 
 def _events(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
-    output, complaints = cast("IO[str]", process.stdout), cast("IO[str]", process.stderr)
+    output, stderr = cast("IO[str]", process.stdout), cast("IO[str]", process.stderr)
     for line in output:
         event = json.loads(line)
         if event["event"] == "failed":  # after which it ends
-            event["said"] = _last(complaints)
+            event["said"] = _last(stderr)
         yield event
-    yield {"event": "nothing", "said": _last(complaints)}
+    yield {"event": "nothing", "said": _last(stderr)}
 
 
-def _last(complaints: IO[str]) -> str:
-    return (complaints.read().strip().splitlines() or [""])[-1]
+def _last(stderr: IO[str]) -> str:
+    return (stderr.read().strip().splitlines() or [""])[-1]
 
 
 def _refused(usage: Path) -> int:

@@ -4,7 +4,7 @@ The client library loads the configuration (service account or kubeconfig, with 
 proxies and TLS server names) and owns the connections. Its models are not used: they take three
 times as long as JSON, and drop fields of newer servers. Every request has a timeout; the server
 ends a watch before we time out. If the server rejects our credentials, they are reloaded once for
-all threads. A throttled request is retried with jittered backoff, up to the connection's patience;
+all threads. A throttled request is retried with jittered backoff, for a time that callers choose;
 controllers leave retries to their work queues.
 """
 
@@ -41,7 +41,7 @@ MERGE_PATCH = "application/merge-patch+json"
 
 UNAUTHORIZED, NOT_FOUND, TOO_MANY = 401, 404, 429
 CONFLICT = 409  # another writer was first: re-read the object
-PATIENCE_SECONDS = 5.0  # for which a throttled request is retried
+RETRY_SECONDS = 5.0  # for which a throttled request is retried
 
 _SECONDS = 30
 _CONNECT_SECONDS = 5
@@ -107,8 +107,8 @@ class ApiServer:
     """A client of the API server; several threads may use it.
 
     *asked* is called for every request with its method, the status of the response (0: none), and
-    the seconds until it began. *renew* returns a client with reloaded credentials. *patience* is
-    the time in seconds for which :meth:`call` retries a throttled request.
+    the seconds until it began. *renew* returns a client with reloaded credentials. For
+    *retry_seconds* :meth:`call` retries a throttled request.
     """
 
     def __init__(
@@ -116,12 +116,12 @@ class ApiServer:
         client: Any,
         asked: Callable[[str, int, float], None] = _ignore,
         renew: Callable[[], Any] | None = None,
-        patience: float = 0.0,
+        retry_seconds: float = 0.0,
     ) -> None:
         self._client = client  # kubernetes.client.ApiClient, which has no types
         self._asked = asked
         self._renew = renew
-        self._patience = patience
+        self._retry_seconds = retry_seconds
         self._lock = threading.Lock()
         self._renewed_at = -_RENEW_SECONDS
         self._watches: set[Any] = set()  # responses of active watches
@@ -148,17 +148,20 @@ class ApiServer:
         kind: str = JSON,
         seconds: float = _SECONDS,
         connect: float = _CONNECT_SECONDS,
-        patience: float | None = None,
+        retry_seconds: float | None = None,
     ) -> dict[str, Any]:
         """Send a request and return the object of the response; ServerError if it fails.
 
         *seconds* is the read timeout, *connect* the timeout of connecting, and again of the
-        handshake; *patience* the time for which a throttled request is retried (None: the
+        handshake; *retry_seconds* the time for which a throttled request is retried (None: the
         client's).
         """
         request = _Request(method, path, query, body, kind, seconds, connect)
         return _object(
-            request, self._patiently(request, self._patience if patience is None else patience)
+            request,
+            self._with_retries(
+                request, self._retry_seconds if retry_seconds is None else retry_seconds
+            ),
         )
 
     def text(self, path: str, seconds: float = _SECONDS) -> str:
@@ -259,9 +262,9 @@ class ApiServer:
                 self._watches.discard(answer)
             answer.close()
 
-    def _patiently(self, request: _Request, patience: float) -> bytes:
+    def _with_retries(self, request: _Request, retry_seconds: float) -> bytes:
         """Return the body of the response; retry while the server throttles the request."""
-        end = time.monotonic() + patience
+        end = time.monotonic() + retry_seconds
         for attempt in itertools.count(1):
             try:
                 return self._read(request)
@@ -339,14 +342,14 @@ def connect(
     kubeconfig: str | None = None,
     asked: Callable[[str, int, float], None] = _ignore,
     context: str | None = None,
-    patience: float = PATIENCE_SECONDS,
+    retry_seconds: float = RETRY_SECONDS,
 ) -> ApiServer:
     """Connect with the service account if this is a pod, else with kubectl's kubeconfig."""
 
     def client() -> Any:
         return _client_of(kubeconfig, context)
 
-    return ApiServer(client(), asked, client, patience)
+    return ApiServer(client(), asked, client, retry_seconds)
 
 
 def _client_of(kubeconfig: str | None, context: str | None) -> Any:

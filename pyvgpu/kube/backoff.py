@@ -9,7 +9,7 @@ LONGEST_SECONDS = 60.0
 
 
 def is_final(status: int) -> bool:
-    """Tell whether the API server would refuse every retry with the same body as well."""
+    """Return whether the API server would refuse every retry with the same body as well."""
     return 400 <= status < 500 and status not in TEMPORARY
 
 

@@ -72,7 +72,7 @@ class _LastEvent:
 
     text: str
     at: float  # when it was written
-    looked: float  # when the last one was due, whether it had news or not
+    due: float  # when the last one was due, whether it had news or not
 
 
 _NOTHING = _LastEvent("", float("-inf"), float("-inf"))
@@ -93,8 +93,8 @@ def _always() -> bool:
 class Recorder:
     """Writes events, one after the other, on the thread of :meth:`run`; failures are retried.
 
-    Just before an event is written, *look* completes it, or returns None to drop it. *written* is
-    called with each that is created. Nothing is written while *may_act* returns false.
+    Just before an event is written, *complete* completes it, or returns None to drop it. *written*
+    is called with each that is created. Nothing is written while *may_act* returns false.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Recorder:
         source: EventSource,
         limits: EventLimits = EventLimits(),  # noqa: B008 - it is frozen
         *,
-        look: Callable[[Event], Event | None] = _unchanged,
+        complete: Callable[[Event], Event | None] = _unchanged,
         written: Callable[[Event], object] = _ignore,
         may_act: Callable[[], bool] = _always,
         pace: rate_limit.Pace | None = None,
@@ -112,7 +112,7 @@ class Recorder:
         self._api = api
         self._source = source
         self._limits = limits
-        self._look = look
+        self._complete = complete
         self._done = written
         self._may_act = may_act
         self._pace = pace or rate_limit.Pace(PER_SECOND)
@@ -123,7 +123,7 @@ class Recorder:
         self._token = os.urandom(4).hex()
         self._acting: str | None = None  # the key of the event that is being written
         self._queue = work_queue.Queue()
-        self._turns = work_loop.Turns("event", self._queue, self._gate, may_act)
+        self._loop = work_loop.WorkLoop("event", self._queue, self._gate, may_act)
 
     def record(self, event: Event) -> None:
         """Queue *event*, unless the same was just written; drop it if the queue is full."""
@@ -137,7 +137,7 @@ class Recorder:
                 log.debug("queue full: dropped event %s of %s", event.reason, event.name)
                 return
             self._waiting[event.key] = event
-        self._queue.add(event.key, max(said.looked + self._limits.least_seconds - now, 0.0))
+        self._queue.add(event.key, max(said.due + self._limits.least_seconds - now, 0.0))
 
     def withdraw(self, uid: str, reason: str) -> None:
         """Drop an event that was not written yet, or is being written for the first time."""
@@ -153,7 +153,7 @@ class Recorder:
 
     def run(self, stop: threading.Event) -> None:
         """Write events until *stop*, or until :meth:`close`."""
-        for key in self._turns.take(stop):
+        for key in self._loop.keys(stop):
             self._make(key)
 
     def close(self) -> None:
@@ -167,25 +167,25 @@ class Recorder:
             if event is None:
                 return
             said = self._said.get(key, _NOTHING)
-            self._remember(key, dataclasses.replace(said, looked=time.monotonic()))
+            self._remember(key, dataclasses.replace(said, due=time.monotonic()))
         try:
             self._write(key, event)
         except apiserver.ServerError as exc:
             if backoff.is_final(exc.status):
                 log.warning("gave up %s of %s: %s", event.reason, _label(event), exc)
-                self._turns.passed(key)
+                self._loop.succeeded(key)
                 return
             with self._lock:
                 if self._acting != key:
                     return  # withdrawn meanwhile
                 self._waiting.setdefault(key, event)
-            self._turns.failed(key, exc)
+            self._loop.failed(key, exc)
 
     def _write(self, key: str, event: Event) -> None:
-        found = self._look(event)
+        found = self._complete(event)
         said = self._said.get(key, _NOTHING)
         if found is None or self._repeats(said, found.text, time.monotonic()):
-            self._turns.passed(key)
+            self._loop.succeeded(key)
             return
         self._pace.wait()
         if not self._may_act():
@@ -195,16 +195,16 @@ class Recorder:
             return
         path = f"/api/v1/namespaces/{found.namespace or _OF_NODES}/events"
         try:
-            self._api.call("POST", path, body=self._document(found, said), patience=0.0)
+            self._api.call("POST", path, body=self._document(found, said), retry_seconds=0.0)
         except apiserver.ServerError as exc:
             # The namespace is gone, or the event exists already.
             if exc.status not in (apiserver.NOT_FOUND, apiserver.CONFLICT):
                 raise
         self._gate.passed()
-        self._turns.passed(key)
+        self._loop.succeeded(key)
         with self._lock:
-            looked = self._said.get(key, _NOTHING).looked
-            self._remember(key, _LastEvent(found.text, time.monotonic(), looked))
+            due = self._said.get(key, _NOTHING).due
+            self._remember(key, _LastEvent(found.text, time.monotonic(), due))
         self._done(found)
 
     def _repeats(self, said: _LastEvent, text: str, now: float) -> bool:

@@ -1,6 +1,6 @@
 """Leader election of controllers, and heartbeats of node parts, by Lease objects.
 
-Expiry is judged by our own clock alone: a lease has expired when its duration has passed *since we
+Only our own clock counts for expiry: a lease has expired when its duration has passed *since we
 last saw it change*, so the clocks of two machines need not agree.
 """
 
@@ -58,11 +58,11 @@ class Lease:
 
     @property
     def is_held(self) -> bool:
-        """Tell whether this process may act: it renewed the lease within FENCE_SECONDS."""
+        """Return whether this process may act: it renewed the lease within FENCE_SECONDS."""
         return self.is_held_for(0.0)
 
     def is_held_for(self, seconds: float) -> bool:
-        """Tell whether this process may act for so many seconds from now, whatever happens."""
+        """Return whether this process may act for so many seconds from now, whatever happens."""
         return time.monotonic() + seconds < self._renewed_at + FENCE_SECONDS
 
     def wait(self, stop: threading.Event) -> bool:
@@ -91,7 +91,7 @@ class Lease:
                 log.warning("lost lease %s: another replica is the leader, or none is", called)
 
     def try_to_hold(self, annotations: Mapping[str, str] | None = None) -> bool:
-        """Acquire or renew the lease; tell whether it is ours now."""
+        """Acquire or renew the lease; return whether it is ours now."""
         asked = time.monotonic()
         try:
             held = self._write(annotations or {})

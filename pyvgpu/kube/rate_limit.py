@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def is_down(status: int) -> bool:
-    """Tell whether a status (0: no answer) means that the server is unavailable to all clients."""
+    """Return whether a status (0: no answer) means that the server serves no client."""
     return status in (0, 429) or status >= 500
 
 
@@ -32,7 +32,7 @@ class Gate:
 
     @property
     def is_open(self) -> bool:
-        """Tell whether requests may be sent now."""
+        """Return whether requests may be sent now."""
         return time.monotonic() >= self._until
 
     def wait(self, stop: threading.Event) -> None:

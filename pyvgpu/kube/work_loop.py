@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 0.2  # between checks of the lease
+_POLL_SECONDS = 0.2  # between checks of the lease
 
 
-class Turns:
+class WorkLoop:
     """Yields due names of a queue and requeues failed ones; thread-safe."""
 
     def __init__(
@@ -35,12 +35,12 @@ class Turns:
         self._may_act = may_act
         self._attempts: dict[str, int] = {}
 
-    def take(self, stop: threading.Event) -> Iterator[str]:
+    def keys(self, stop: threading.Event) -> Iterator[str]:
         """Yield due names until *stop*, or until the queue is closed."""
         while not stop.is_set():
             self._gate.wait(stop)
             if not self._may_act():
-                stop.wait(_LOOK_SECONDS)
+                stop.wait(_POLL_SECONDS)
                 continue
             name = self._queue.take()
             if name is None:
@@ -50,7 +50,7 @@ class Turns:
             finally:
                 self._queue.done(name)
 
-    def passed(self, name: str) -> None:
+    def succeeded(self, name: str) -> None:
         """Reset the backoff of *name*."""
         self._attempts.pop(name, None)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, oversubscription, quantity, quota, share
-from pyvgpu.machine import tenant_record
+from pyvgpu.machine import run_tenants
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from pyvgpu.machine.holders import LiveReservation, RunRequest
 
 
-def choose(wish: RunRequest, live: Sequence[LiveReservation]) -> share.Share:
-    """Return the first share of the wish that fits beside the *live* reservations."""
+def choose(request: RunRequest, live: Sequence[LiveReservation]) -> share.Share:
+    """Return the first share of the request that fits beside the *live* reservations."""
     refusals: list[errors.PyVgpuError] = []
-    for device in wish.devices:
+    for device in request.devices:
         try:
-            wanted = share.fit(wish.quota, device)
-            check_isolation(wanted, wish.user, live)
-            check(wanted, wish.vcore, live)
+            wanted = share.fit(request.quota, device)
+            check_isolation(wanted, request.user, live)
+            check(wanted, request.vcore, live)
         except errors.PyVgpuError as exc:
             refusals.append(exc)
         else:
@@ -36,17 +36,17 @@ def choose(wish: RunRequest, live: Sequence[LiveReservation]) -> share.Share:
 
 
 def choose_oversubscribed(
-    wish: RunRequest, ratio: float, live: Sequence[LiveReservation]
+    request: RunRequest, ratio: float, live: Sequence[LiveReservation]
 ) -> tuple[share.Share, bool]:
     """Return the first share with room, else the first within *ratio*; and whether it has room."""
     refusals: list[errors.PyVgpuError] = []
     later: share.Share | None = None
-    for device in wish.devices:
+    for device in request.devices:
         try:
-            wanted = share.fit(wish.quota, device)
-            _check_ratio(wanted, wish.vcore, ratio, live)
+            wanted = share.fit(request.quota, device)
+            _check_ratio(wanted, request.vcore, ratio, live)
             later = later or wanted
-            check(wanted, wish.vcore, live)
+            check(wanted, request.vcore, live)
         except errors.PyVgpuError as exc:
             refusals.append(exc)
         else:
@@ -60,8 +60,8 @@ def _check_ratio(
     wanted: share.Share, vcore: int, ratio: float, live: Sequence[LiveReservation]
 ) -> None:
     device = wanted.device
-    pool = tenant_record.pool_of(device.uuid, device.memory_bytes, live)
-    tenants = tenant_record.tenants_of(device.uuid, live)
+    pool = run_tenants.pool_of(device.uuid, device.memory_bytes, live)
+    tenants = run_tenants.tenants_of(device.uuid, live)
     if not oversubscription.admits(pool, tenants, wanted.vmemory, vcore, ratio):
         raise errors.UnavailableError(
             f"vmemory {quantity.format_size(wanted.vmemory)}, vcore {vcore}: {device.label} has "
@@ -82,7 +82,7 @@ def check(wanted: share.Share, vcore: int, live: Sequence[LiveReservation]) -> N
 def check_isolation(wanted: share.Share, user: int, live: Sequence[LiveReservation]) -> None:
     """Raise UnavailableError if runs of the device have another isolation, or user under MPS.
 
-    The clients of an MPS server and other processes have turns, so that neither kind would get
+    The clients of an MPS server and other processes take turns, so that neither kind would get
     what its quota says. A server serves one user at a time, and lets others wait.
     """
     mps = quota.Isolation.MPS

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 PERIOD_SECONDS = 0.2  # between two checks of the arbiter
 FROZEN_SECONDS = 1.0  # without a heartbeat
-PATIENCE_SECONDS = 5.0  # timeout for an arbiter to start or to end
+TIMEOUT_SECONDS = 5.0  # timeout for an arbiter to start or to end
 STARTS = 10  # consecutive starts without a live arbiter, before the run's user gets a warning
-MUTE_LOOKS = 10  # checks for which we wait for a clock from another user's arbiter
+MUTE_POLLS = 10  # checks for which we wait for a clock from another user's arbiter
 
 _FOLDER = re.compile(re.escape(names.ARBITER_FOLDER) + r"(0|[1-9][0-9]{0,9})")
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -126,7 +126,7 @@ def start(folder: Path, registries: tuple[Path, Path], nvml: Nvml | None = None)
     Without *nvml* it assumes that only the runs of the registries use a device.
 
     Returns once an arbiter owns the folder; it may be another one, and it may have died since. If
-    that takes longer than PATIENCE_SECONDS, returns anyway: the machine is busy, or the caller
+    that takes longer than TIMEOUT_SECONDS, returns anyway: the machine is busy, or the caller
     was stopped. Raises UnavailableError, with the reason, if the program cannot be executed or
     cannot use the folder.
     """
@@ -140,7 +140,7 @@ def start(folder: Path, registries: tuple[Path, Path], nvml: Nvml | None = None)
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            timeout=PATIENCE_SECONDS,
+            timeout=TIMEOUT_SECONDS,
             check=False,
         )
     except subprocess.TimeoutExpired:
@@ -162,11 +162,11 @@ class Attendant:
         folder: Path,
         quota_file: int,
         nvml: Nvml | None = None,
-        after_look: Callable[[], None] = lambda: None,
+        after_poll: Callable[[], None] = lambda: None,
     ) -> None:
-        """*after_look* is called after each check; an OSError of it is reported."""
+        """*after_poll* is called after each check; an OSError of it is reported."""
         self._registries = registries
-        self._after_look = after_look
+        self._after_poll = after_poll
         self._nvml = nvml
         self._folder = folder
         self._quota = quota_file  # descriptor of the quota file, the supervisor's
@@ -180,14 +180,14 @@ class Attendant:
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="attendant", daemon=True)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Ensure that the run's clocks are kept, if it needs any."""
         with self._lock:
             if self._stopped.is_set():  # the descriptor may have been closed and reused
                 return
             try:
-                self._look()
-                self._after_look()
+                self._poll()
+                self._after_poll()
             except (OSError, errors.PyVgpuError) as exc:
                 self._complain(str(exc))
 
@@ -200,11 +200,11 @@ class Attendant:
         with self._lock:
             self._stopped.set()
         if self._thread.ident is not None:
-            self._thread.join(PATIENCE_SECONDS)
+            self._thread.join(TIMEOUT_SECONDS)
 
     def _run(self) -> None:
         while not self._stopped.wait(PERIOD_SECONDS):
-            self.look()
+            self.poll()
 
     def _complain(self, reason: str) -> None:
         """Report once why the run has no clock yet, and what that means."""
@@ -215,7 +215,7 @@ class Attendant:
             )
         self._complained = True
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         linked = self._linked()
         if linked is not None and (self._beats(linked) and not self._is_mute(linked)):
             return
@@ -245,12 +245,12 @@ class Attendant:
         return beats
 
     def _is_mute(self, linked: Arbiter) -> bool:
-        """Whether it is another user's, and has given us no clock in MUTE_LOOKS checks."""
+        """Whether it is another user's, and has given us no clock in MUTE_POLLS checks."""
         if linked.uid == os.geteuid() or serves(self._link_path(0)):
             self._mute = 0
         else:
             self._mute += 1
-        if self._mute < MUTE_LOOKS:
+        if self._mute < MUTE_POLLS:
             return False
         self._mute = 0
         self._refused.add(linked.folder)
@@ -331,7 +331,7 @@ def kill_frozen(folder: Path) -> None:
 
     One that cannot be killed, or does not end in time, is left there.
     """
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while (one := examine(folder)) is not None and not one.beats:
         if one.pid <= 0 or time.monotonic() > deadline:
             return

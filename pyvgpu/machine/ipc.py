@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Answer = Callable[[Mapping[str, Any]], Mapping[str, object]]
 
-PATIENCE_SECONDS = 1.0  # for a client that has connected and sends nothing
+TIMEOUT_SECONDS = 1.0  # for a client that has connected and sends nothing
 _LONGEST = 4096  # bytes of a request
 _LONGEST_ANSWER = 1 << 16  # a response may repeat the request, with six letters for one
 _PAUSE_SECONDS = 0.1  # after a failed accept
@@ -65,7 +65,7 @@ class Listener:
         if self._listener is not None:
             with contextlib.suppress(OSError):
                 self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread
-            self._thread.join(PATIENCE_SECONDS)
+            self._thread.join(TIMEOUT_SECONDS)
             self._listener.close()
 
     def _run(self) -> None:
@@ -79,7 +79,7 @@ class Listener:
                 time.sleep(_PAUSE_SECONDS)  # such as while too many files are open
                 continue
             with connection, contextlib.suppress(OSError):
-                connection.settimeout(PATIENCE_SECONDS)
+                connection.settimeout(TIMEOUT_SECONDS)
                 while question := connection.recv(_LONGEST):
                     connection.send(json.dumps(self._answered(connection, question)).encode())
 

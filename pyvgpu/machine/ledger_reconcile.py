@@ -23,7 +23,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from pyvgpu.machine import tampering
-from pyvgpu.machine.tampering import Excess, Held, Look
+from pyvgpu.machine.tampering import Excess, Held, LedgerSample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -41,7 +41,7 @@ class ReconcileSources:
     has_ended: Callable[[region.SlotUsage], bool]  # the process; its children may keep the slot
     publish: Callable[[Excess], None]
     # Other bytes that the ledger lacks, such as of slots whose process NVML does not list.
-    lacking: Callable[[Look], Excess] = lambda _: {}
+    lacking: Callable[[LedgerSample], Excess] = lambda _: {}
 
 
 def find_excess(
@@ -83,17 +83,17 @@ def keep(published: Excess, ended: Sequence[region.SlotUsage]) -> Excess:
 
 
 class Reconciler:
-    """Measures on each call of :meth:`look`, and publishes changes."""
+    """Measures on each call of :meth:`poll`, and publishes changes."""
 
     def __init__(self, sources: ReconcileSources, published: Excess | None = None) -> None:
         self._sources = sources
         self._seen: Excess = {}
         self._published: Excess = published or {}  # by an earlier one
-        # Whether the last look had published bytes of slots that NVML does not list: these end
+        # Whether the last poll had published bytes of slots that NVML does not list: these end
         # with their process, whatever the ledger says.
         self.has_unmeasured = False
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Measure once, and publish the excess of two consecutive measurements."""
         sources = self._sources
         before = sources.charges()
@@ -104,7 +104,7 @@ class Reconciler:
         after = sources.charges()  # includes memory that was charged meanwhile
         before, after = (tampering.merge_slots(entries, known) for entries in (before, after))
         found = find_excess(before, held, after, known)
-        lacking = sources.lacking(Look(before, held, after, known))
+        lacking = sources.lacking(LedgerSample(before, held, after, known))
         found |= {key: max(size, found.get(key, 0)) for key, size in lacking.items()}
         measured = {
             (device, known[pid])

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from pyvgpu.machine import holders, reservations
 
 PROGRAM = "nvidia-cuda-mps-control"
-PERIOD_SECONDS = 1.0  # between two looks at a daemon
-PATIENCE_SECONDS = 10.0  # for one command
+PERIOD_SECONDS = 1.0  # between two polls of a daemon
+TIMEOUT_SECONDS = 10.0  # for one command
 _FAULT = "FAULT"
 _CALL = "get_default_active_thread_percentage"
 _LOCK_FILE = "lock"
@@ -100,7 +100,7 @@ def ensure(daemon: Daemon) -> None:
 
 
 def has_run(daemon: Daemon) -> bool:
-    """Tell whether a daemon has run in this folder and was not ended in order."""
+    """Return whether a daemon has run in this folder and was not ended in order."""
     return (daemon.folder / f"{PROGRAM}.pid").exists()
 
 
@@ -131,7 +131,7 @@ def _start(daemon: Daemon) -> str:
         )
     except OSError as exc:
         raise errors.UnavailableError(f"sharing mps: {daemon.program}: {exc.strerror}") from exc
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     # The supervisor's wait for all children may have reaped it.
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(pid, os.WNOHANG)[0] == 0 and time.monotonic() < deadline:
@@ -150,7 +150,7 @@ def server_state(daemon: Daemon) -> ServerState:
 
 
 def has_clients(daemon: Daemon, server: ServerState) -> bool:
-    """Tell whether programs are connected to a *server*; UnavailableError."""
+    """Return whether programs are connected to a *server*; UnavailableError."""
     return bool(clients(daemon, server))
 
 
@@ -203,7 +203,7 @@ def end_unused(registries: reservations.Registries) -> None:
 def _take_if_unused(
     daemon: Daemon, live: Iterable[holders.LiveReservation], ending: contextlib.ExitStack
 ) -> bool:
-    """Take the daemon's lock if no run uses it, while no run can begin; tell whether.
+    """Take the daemon's lock if no run uses it, while no run can begin; return whether.
 
     The end of a daemon may take many seconds, in which runs of other devices must be able to begin
     and end; one of this device waits for the daemon's lock. A process that has that lock already
@@ -277,7 +277,7 @@ def _read_pid(folder: Path) -> int | None:
 
 
 def _has_ended(process: int) -> bool:
-    return bool(select.select([process], [], [], PATIENCE_SECONDS)[0])
+    return bool(select.select([process], [], [], TIMEOUT_SECONDS)[0])
 
 
 class DaemonWatcher:
@@ -286,7 +286,7 @@ class DaemonWatcher:
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
         self._server = NO_SERVER
-        self._complaint = ""
+        self._problem = ""
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="mps", daemon=True)
 
@@ -301,18 +301,18 @@ class DaemonWatcher:
         """
         self._stopped.set()
         if self._thread.ident is not None:
-            self._thread.join(PATIENCE_SECONDS)
+            self._thread.join(TIMEOUT_SECONDS)
         with contextlib.suppress(OSError):
-            self.look()
+            self.poll()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Check the daemon once."""
         try:
             state = server_state(self._daemon)
         except errors.UnavailableError:
             self._restart()
             return
-        self._complaint = ""
+        self._problem = ""
         before, self._server = self._server, state
         if state.faulty and not before.faulty:
             log.say(
@@ -338,9 +338,9 @@ class DaemonWatcher:
         try:
             ensure(self._daemon)
         except errors.UnavailableError as exc:
-            if str(exc) != self._complaint:
+            if str(exc) != self._problem:
                 log.say(str(exc))
-            self._complaint = str(exc)
+            self._problem = str(exc)
             return
         lost = "; programs that used it get error 805 or 806 and must be started again"
         log.say(
@@ -355,7 +355,7 @@ class DaemonWatcher:
     def _run(self) -> None:
         while not self._stopped.wait(PERIOD_SECONDS):
             with contextlib.suppress(OSError):
-                self.look()
+                self.poll()
 
 
 def _uses(reservation: holders.LiveReservation, daemon: Daemon) -> bool:
@@ -382,7 +382,7 @@ def _send(daemon: Daemon, command: str) -> str:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=PATIENCE_SECONDS,
+            timeout=TIMEOUT_SECONDS,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as exc:
@@ -442,7 +442,7 @@ def _open_lock(daemon: Daemon) -> int:
 
 
 def _is_lock(file: int, daemon: Daemon) -> bool:
-    """Tell whether the folder of a lock was not removed by the process that held it before."""
+    """Return whether the folder of a lock was not removed by the process that held it before."""
     try:
         return os.path.samestat(os.fstat(file), (daemon.folder / _LOCK_FILE).stat())
     except FileNotFoundError:

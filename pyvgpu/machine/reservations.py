@@ -89,7 +89,7 @@ class Registries:
         self._root_registry = root_registry
         self._shared_registry = shared_registry
 
-    def reserve(self, wish: RunRequest, holder: Holder, command: Sequence[str] = ()) -> Made:
+    def reserve(self, request: RunRequest, holder: Holder, command: Sequence[str] = ()) -> Made:
         """Reserve on the first device with room; UnavailableError lists the other holders.
 
         *command* is the command line, which only the run's user and root can read. A holder
@@ -98,18 +98,18 @@ class Registries:
         self._make()
         with self._locked() as registries:
             live = self._sweep(registries)
-            chosen = admission.choose(wish, live)
+            chosen = admission.choose(request, live)
             called = script(command) if command else holder.command
             name = _unique_name(holder, called, live)
-            holder = dataclasses.replace(holder, name=name, vcore=wish.vcore)
-            made = _enter(registries[0], chosen, wish.driver_release, holder)
+            holder = dataclasses.replace(holder, name=name, vcore=request.vcore)
+            made = _enter(registries[0], chosen, request.driver_release, holder)
             if command:
                 _write_command(registries[0], made, command)
             return made
 
     def reserve_oversubscribed(
         self,
-        wish: RunRequest,
+        request: RunRequest,
         holder: Holder,
         command: Sequence[str],
         wanted: holders.OversubscribedRequest,
@@ -118,10 +118,10 @@ class Registries:
         self._make()
         with self._locked() as registries:
             live = self._sweep(registries)
-            chosen, has_room = admission.choose_oversubscribed(wish, wanted.ratio, live)
+            chosen, has_room = admission.choose_oversubscribed(request, wanted.ratio, live)
             name = _unique_name(holder, script(command), live)
-            holder = dataclasses.replace(holder, name=name, vcore=wish.vcore)
-            made = _enter(registries[0], chosen, wish.driver_release, holder)
+            holder = dataclasses.replace(holder, name=name, vcore=request.vcore)
+            made = _enter(registries[0], chosen, request.driver_release, holder)
             try:
                 record = tenant_record.TenantRecord(
                     wanted.rules,

@@ -33,7 +33,7 @@ TOLERANCE_BYTES = 64 << 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Look:
+class LedgerSample:
     """One sample: the ledger of a region, and NVML's memory values."""
 
     before: Sequence[SlotUsage]  # the live slots, read before NVML was queried
@@ -155,23 +155,23 @@ class EarlierSlots:
         self._seen: dict[tuple[int, int], _AgreedValues] = {}
         self._suspected: dict[tuple[int, int], LedgerChange] = {}
 
-    def compare(self, look: Look) -> tuple[Excess, tuple[LedgerChange, ...]]:
+    def compare(self, sample: LedgerSample) -> tuple[Excess, tuple[LedgerChange, ...]]:
         """Return the missing bytes of slots that NVML cannot measure, and the confirmed changes.
 
         A change counts if two consecutive samples have seen it.
         """
-        pid_of = {slot: pid for pid, slot in look.slots.items()}
-        started = {slot_usage.slot: slot_usage.started_ns for slot_usage in look.before}
+        pid_of = {slot: pid for pid, slot in sample.slots.items()}
+        started = {slot_usage.slot: slot_usage.started_ns for slot_usage in sample.before}
         lacking: Excess = {}
         found: dict[tuple[int, int], LedgerChange] = {}
         seen: dict[tuple[int, int], _AgreedValues] = {}
-        for slot, charges in _charges(look).items():
+        for slot, charges in _charges(sample).items():
             for device, charged in enumerate(charges):
                 key, pid = (device, slot), pid_of.get(slot, 0)
-                held = look.held[device].get(pid, 0)
+                held = sample.held[device].get(pid, 0)
                 now = _AgreedValues(pid, started.get(slot, 0), charged, held)
                 before = self._seen.get(key)
-                seen[key], change = self._judge(key, before, now)
+                seen[key], change = self._evaluate(key, before, now)
                 if change is not None:
                     found[key] = change
                     if not now.held and before is not None:
@@ -180,12 +180,12 @@ class EarlierSlots:
         self._seen, self._suspected = seen, found
         return lacking, confirmed
 
-    def _judge(
+    def _evaluate(
         self, key: tuple[int, int], before: _AgreedValues | None, now: _AgreedValues
     ) -> tuple[_AgreedValues, LedgerChange | None]:
         """Return the values to remember, and the change if there is one."""
         if not now.held:
-            return self._judge_unmeasured(key, before, now)
+            return self._evaluate_unmeasured(key, before, now)
         device, slot = key
         kept = now.held - now.charged
         if before is not None and before.process == now.process:
@@ -203,10 +203,10 @@ class EarlierSlots:
             return now, LedgerChange(device, slot, now.process, text)
         return now, None
 
-    def _judge_unmeasured(
+    def _evaluate_unmeasured(
         self, key: tuple[int, int], before: _AgreedValues | None, now: _AgreedValues
     ) -> tuple[_AgreedValues, LedgerChange | None]:
-        """Judge a slot whose process NVML does not list: it has left the device, or has ended.
+        """Evaluate a slot whose process NVML does not list: it has left the device, or has ended.
 
         Only a reaper writes the words of an ended process, and not while children keep its slot.
         Its last frees are seen in the first sample without it.
@@ -234,10 +234,10 @@ class Witness:
         self._impossible: Collection[str] = ()  # of the previous sample
         self.changes: tuple[LedgerChange, ...] = ()  # confirmed by the last sample
 
-    def find_lacking(self, look: Look) -> Excess:
+    def find_lacking(self, sample: LedgerSample) -> Excess:
         """Return the missing bytes of processes without a slot, or not listed by NVML."""
-        lacking, self.changes = self._memory.compare(look)
-        return lacking | find_strangers(look, self._belongs, self._last_slot)
+        lacking, self.changes = self._memory.compare(sample)
+        return lacking | find_strangers(sample, self._belongs, self._last_slot)
 
     def confirm(self, impossible: Collection[str]) -> tuple[str, ...]:
         """Return the *impossible* values that the previous sample also had."""
@@ -246,30 +246,32 @@ class Witness:
         return confirmed
 
 
-def find_strangers(look: Look, belongs: Callable[[int], bool], last_slot: int) -> Excess:
+def find_strangers(sample: LedgerSample, belongs: Callable[[int], bool], last_slot: int) -> Excess:
     """Return the bytes of processes that *belong* to the region but have none of its slots.
 
     They are counted in the *last slot* of the region. Slots with an unknown process may be
     theirs, so the charges of these are subtracted.
     """
     lacking: Excess = {}
-    owned = set(look.slots.values())
-    charged = {slot: charge for slot, charge in _charges(look).items() if slot not in owned}
-    for device, by_pid in enumerate(look.held):
-        size = sum(held for pid, held in by_pid.items() if pid not in look.slots and belongs(pid))
+    owned = set(sample.slots.values())
+    charged = {slot: charge for slot, charge in _charges(sample).items() if slot not in owned}
+    for device, by_pid in enumerate(sample.held):
+        size = sum(
+            held for pid, held in by_pid.items() if pid not in sample.slots and belongs(pid)
+        )
         size -= sum(by_device[device] for by_device in charged.values())
         if size > 0:
             lacking[device, last_slot] = size
     return lacking
 
 
-def _charges(look: Look) -> dict[int, tuple[int, ...]]:
+def _charges(sample: LedgerSample) -> dict[int, tuple[int, ...]]:
     """Return the larger of the charges before and after, by slot.
 
     Memory that a process has open of another is charged there, and NVML may report it for both.
     """
     found: dict[int, tuple[int, ...]] = {}
-    for entry in (*look.before, *look.after):
+    for entry in (*sample.before, *sample.after):
         sizes = tuple(map(operator.add, entry.charged, entry.opened))
         found[entry.slot] = tuple(map(max, found.get(entry.slot, sizes), sizes))
     return found

@@ -29,16 +29,16 @@ def find_impossible(usage: int, quota: int) -> tuple[str, ...]:
     """Return the values of the open *usage* file that no shim of *quota*'s region would write."""
     limits = quotas.read_limits(quota).devices
     try:
-        found = _look(usage, quota, limits)
+        found = _poll(usage, quota, limits)
         if found:  # a process that takes or leaves a slot breaks a rule for an instant
-            again = _look(usage, quota, limits)
+            again = _poll(usage, quota, limits)
             found = tuple(text for text in found if text in again)
     except errors.DataError as exc:
         return (str(exc),)
     return found
 
 
-def _look(usage: int, quota: int, limits: Sequence[DeviceLimits]) -> tuple[str, ...]:
+def _poll(usage: int, quota: int, limits: Sequence[DeviceLimits]) -> tuple[str, ...]:
     number = layout.USAGE.layout_of(usage)
     if layout.USAGE.read_id(usage) != quotas.read_quota_id(quota):
         return ("it is the usage file of another region",)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pyvgpu.replay.trace import Trace
 
 SHORTEST_S = 0.5  # a shorter recording is repeated until it has lasted this long
-LONGEST_LOOK_NS = 1_000_000
-LOOKS = 400  # minimum number of samples of the device
+LONGEST_PERIOD_NS = 1_000_000
+SAMPLES = 400  # minimum number of samples of the device
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -85,8 +85,8 @@ class _Player:
         self._cache = cache
 
     def play(self, *parts: playback.PlayedProgram, length_ns: int) -> list[Played]:
-        look = max(50_000, min(LONGEST_LOOK_NS, length_ns // LOOKS))
-        return playback.play(parts, self._cache, simulator.Law(), look)
+        period_ns = max(50_000, min(LONGEST_PERIOD_NS, length_ns // SAMPLES))
+        return playback.play(parts, self._cache, simulator.Law(), period_ns)
 
 
 def _alone(player: _Player, trace: Trace, vcores: Sequence[int], times: int) -> ReplayedJob:

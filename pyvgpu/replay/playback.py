@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors, names, shim
 from pyvgpu.replay import environments
-from pyvgpu.replay.virtualclock import PATIENCE_SECONDS, Clock
+from pyvgpu.replay.virtualclock import TIMEOUT_SECONDS, Clock
 from pyvgpu.simulation import simulator
 
 if TYPE_CHECKING:
@@ -101,8 +101,8 @@ class _Stage:
             players.append(self._start(command, libraries))
         arbiters = self._start_arbiter() if any(p.vcore for p in parts) else []
         with (self._folder / "seen").open("w+") as seen:
-            look = (str(shim.replay_tool("witness")), str(witness_ns))
-            witness = self._start(look, self._bare, seen)
+            witness_command = (str(shim.replay_tool("witness")), str(witness_ns))
+            witness = self._start(witness_command, self._bare, seen)
             begin = self._begin(parts, players, witness, arbiters)
             said = [_read_report(player) for player in players]
             witness.kill()
@@ -160,7 +160,7 @@ class _Stage:
         command = (program, "--foreground", folder, nowhere, str(self._registry))
         arbiter = self._start(command, self._bare)
         links = list(self._registry.glob(f"*/{names.CLOCK_LINK}0"))
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while not all(link.exists() for link in links):
             if arbiter.poll() is not None or time.monotonic() > deadline:
                 raise errors.UnavailableError("the arbiter accounts no time")

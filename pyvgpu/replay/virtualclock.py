@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "SHARE_CLOCK"
 LIBRARY = "libvirtualclock.so"
-PATIENCE_SECONDS = 600
+TIMEOUT_SECONDS = 600
 _THREADS = 128  # VIRTUALCLOCK_THREADS
 _GATHER, _GOES = 1, 2
 _AWAY = 2  # VIRTUALCLOCK_AWAY
@@ -97,7 +97,7 @@ class Clock:
         would miss what happens until then.
         """
         wanted = {process: (threads or {}).get(process, 1) for process in processes}
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while not self._are_there(wanted):
             if time.monotonic() > deadline:
                 raise errors.UnavailableError("not all programs reached the start")

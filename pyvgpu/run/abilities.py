@@ -34,13 +34,13 @@ def overlay() -> str | None:
             folder.mkdir()
             (folder / folder.name).touch()
 
-        def look() -> None:
+        def probe() -> None:
             mount_namespace.enter((mount_namespace.Overlay(below, layer),))
             seen = sorted(path.name for path in below.iterdir())
             if seen != ["below", "layer"]:
                 raise errors.UnavailableError(f"an overlay of two files shows {seen}")
 
-        return _in_child(look)
+        return _in_child(probe)
 
 
 def lock_of_mapping(folder: Path) -> str | None:
@@ -110,18 +110,18 @@ def _in_child(function: Callable[[], None]) -> str | None:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        complaint = b"the child died"
+        problem = b"the child died"
         try:
             os.close(reader)
             function()
-            complaint = b""
+            problem = b""
         except (errors.PyVgpuError, OSError) as exc:
-            complaint = str(exc).encode()
+            problem = str(exc).encode()
         finally:
-            os.write(writer, complaint)
+            os.write(writer, problem)
             os._exit(0)
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
-        complaint = pipe.read()
+        problem = pipe.read()
     os.waitpid(child, 0)
-    return complaint.decode() or None
+    return problem.decode() or None

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 CUDA_VERSION = 12080  # the first with the interface
 DRIVER_RELEASE = "570"
 _BEGIN_SECONDS = 30.0
-_PERIOD_SECONDS = 0.2  # between looks at a process that a call is about
+_PERIOD_SECONDS = 0.2  # between two polls of a call's process
 _STOPPED_PERIODS = 5
 _PROC = Path("/proc")
 _FUNCTIONS = ("Lock", "Checkpoint", "Restore", "Unlock", "GetState")

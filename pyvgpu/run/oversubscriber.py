@@ -15,7 +15,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, names, oversubscription, region
-from pyvgpu.machine import reservations, tenant_record
+from pyvgpu.machine import reservations, run_tenants, tenant_record
 from pyvgpu.run import suspend_operation, suspender, suspension
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ LOCK_SECONDS = 2.0  # for the work of a run that is thought to be idle
 WAIT_SECONDS = 60.0
 REFUSED_SECONDS = 30.0  # until the next attempt to move a run that could not be moved
 _MOST_PERIOD_SECONDS = 1.0
-_LOOK_SECONDS = 0.05  # at a move in progress
-_PATIENCE_SECONDS = 5.0
+_POLL_SECONDS = 0.05  # at a move in progress
+_TIMEOUT_SECONDS = 5.0
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -99,12 +99,12 @@ class Oversubscriber:
         """Stop the decisions. Harmless if they were never started."""
         self._stopped.set()
         if self._thread is not None:
-            self._thread.join(_PATIENCE_SECONDS)
+            self._thread.join(_TIMEOUT_SECONDS)
 
     def note(self, order: suspend_operation.SuspendOrder) -> None:
         """Record that a command, and not the policy, has suspended or resumed the run."""
         if order.is_manual:
-            suspended = order.wish is suspension.Wish.SUSPENDED
+            suspended = order.desired is suspension.DesiredState.SUSPENDED
             self._rewrite(
                 lambda record, now: dataclasses.replace(
                     record, is_manual=suspended, since=now, moving_since=0.0
@@ -116,21 +116,23 @@ class Oversubscriber:
             try:
                 self._step(worker)
             except (errors.PyVgpuError, OSError) as exc:
-                logging.getLogger(__name__).debug("could not look at the device: %s", exc)
+                logging.getLogger(__name__).debug("could not read the device's state: %s", exc)
 
     def _step(self, worker: suspender.Suspender) -> None:
         move, host_memory = self._claim()
         if move is None:
             return
         is_suspension = move.action is oversubscription.MoveAction.SUSPEND
-        wish = suspension.Wish.SUSPENDED if is_suspension else suspension.Wish.RUNNING
+        desired = (
+            suspension.DesiredState.SUSPENDED if is_suspension else suspension.DesiredState.RUNNING
+        )
         order = suspend_operation.SuspendOrder(
-            wish, host_memory=host_memory, lock_seconds=LOCK_SECONDS, is_manual=False
+            desired, host_memory=host_memory, lock_seconds=LOCK_SECONDS, is_manual=False
         )
         try:
             worker.begin(order)
-            while (found := worker.look())[0]:
-                if self._stopped.wait(_LOOK_SECONDS):
+            while (found := worker.poll())[0]:
+                if self._stopped.wait(_POLL_SECONDS):
                     return
             error = found[1].error
         except errors.UnavailableError as exc:  # a command is just suspending or resuming it
@@ -164,7 +166,7 @@ class Oversubscriber:
             reservations.write_record(
                 own.folder, record.moved(tenant_record.now(), resumed=resumed)
             )
-            return move, tenant_record.left_host_memory(own, live)
+            return move, run_tenants.left_host_memory(own, live)
 
     def _own(self, live: Sequence[LiveReservation]) -> LiveReservation | None:
         run_id = self._made().run_id
@@ -186,9 +188,9 @@ class Oversubscriber:
                 ):
                     activities[reservation.run_id] = region.read_activity(file)
         now = tenant_record.now()
-        pool = tenant_record.pool_of(device.uuid, device.memory_total, live)
-        tenants = tenant_record.attended(
-            tenant_record.tenants_of(device.uuid, live, activities), own.run_id, live, now
+        pool = run_tenants.pool_of(device.uuid, device.memory_total, live)
+        tenants = run_tenants.attended(
+            run_tenants.tenants_of(device.uuid, live, activities), own.run_id, live, now
         )
         return oversubscription.decide(pool, tenants, now)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PERIOD_SECONDS = 0.4  # an excess counts after two periods, so within a second
 PAUSE_SECONDS = 2.0  # before a retry: a device may come back
-PATIENCE_SECONDS = 1.0  # for a measurement in progress when the run ends
+TIMEOUT_SECONDS = 1.0  # for a measurement in progress when the run ends
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,13 +55,13 @@ class RunAuditor:
         with self._lock:
             self._stopped.set()
         if self._thread.ident is not None:
-            self._thread.join(PATIENCE_SECONDS)
+            self._thread.join(TIMEOUT_SECONDS)
 
     def _run(self) -> None:
         complained = False
         while not self._stopped.is_set():
             try:
-                self._look_until_stopped()
+                self._poll_until_stopped()
             except (OSError, errors.PyVgpuError) as exc:
                 if not complained:
                     log.say(
@@ -71,17 +71,17 @@ class RunAuditor:
                 complained = True
             self._stopped.wait(PAUSE_SECONDS)
 
-    def _look_until_stopped(self) -> None:
+    def _poll_until_stopped(self) -> None:
         usage = os.open(self._audited.usage, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             while not region.is_used(usage):
                 if self._stopped.wait(PERIOD_SECONDS):
                     return
-            self._look(usage)
+            self._poll(usage)
         finally:
             os.close(usage)
 
-    def _look(self, usage: int) -> None:
+    def _poll(self, usage: int) -> None:
         import pynvml
 
         from pyvgpu import nvml
@@ -108,7 +108,7 @@ class RunAuditor:
         try:
             with nvml.session(audited.libnvidia_ml):
                 while not self._stopped.wait(PERIOD_SECONDS):
-                    reconciler.look()
+                    reconciler.poll()
                     owners.forget_dead()
                     impossible = (
                         *region.find_impossible(usage, audited.quota),

@@ -44,14 +44,14 @@ class RunSource:
 def find_cache(environment: Mapping[str, str]) -> Path:
     """Return the first folder in which we may keep executable files."""
     uid = os.geteuid()
-    complaints = []
+    reasons = []
     for candidate in caches(environment):
-        complaint = _complain(candidate, uid)
-        if complaint is None:
+        reason = _complain(candidate, uid)
+        if reason is None:
             return candidate
-        complaints.append(f"{candidate} ({complaint})")
+        reasons.append(f"{candidate} ({reason})")
     raise errors.UnavailableError(
-        f"no folder for the driver's mirror: {', '.join(complaints)}; set XDG_CACHE_HOME to one "
+        f"no folder for the driver's mirror: {', '.join(reasons)}; set XDG_CACHE_HOME to one "
         "with free space that is yours and not mounted noexec"
     )
 
@@ -69,10 +69,10 @@ def caches(environment: Mapping[str, str]) -> tuple[Path, ...]:
 
 def check_cache(folder: Path, mode: int) -> Path:
     """Return *folder*, created with *mode*, if we may keep executable files there."""
-    complaint = _complain(folder, os.geteuid(), mode)
-    if complaint is not None:
+    reason = _complain(folder, os.geteuid(), mode)
+    if reason is not None:
         raise errors.UnavailableError(
-            f"no folder for the driver's mirror: {folder} ({complaint}); must be a folder of user "
+            f"no folder for the driver's mirror: {folder} ({reason}); must be a folder of user "
             f"{users.name(os.geteuid())} with free space and not mounted noexec"
         )
     return folder

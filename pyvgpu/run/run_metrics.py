@@ -217,8 +217,8 @@ def _families(devices: Sequence[DeviceView]) -> Iterator[str]:
         (metric_text.labels(DEVICE_LABELS, (device.uuid, device.name)), device)
         for device in devices
     ]
-    for shown, tell in DEVICE:
-        found = [(label, tell(device)) for label, device in whole]
+    for shown, value_of in DEVICE:
+        found = [(label, value_of(device)) for label, device in whole]
         yield metric_text.of_figure(shown, ((x, value) for x, value in found if value is not None))
     label = metric_text.labels(("version",), (pyvgpu.__version__,))
     yield metric_text.of_figure(BUILD, [(label, 1)])

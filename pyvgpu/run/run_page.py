@@ -108,7 +108,7 @@ class MachinePage:
             return states.HolderState.WAITING
         if part.suspension.suspended:
             return states.HolderState.SUSPENDED
-        most = 1 + max(1, round(states.JUDGED_SECONDS / self._seconds))
+        most = 1 + max(1, round(states.EVALUATED_SECONDS / self._seconds))
         first, *later = self._lines.points((part.run_id, uuid))[-most:]
         if not later:
             return states.state_of(part.requested_vcore / 100, part.share or 0.0, 0.0, 0)

@@ -54,11 +54,11 @@ class RunPlan:
     base: Base
     source: run_files.RunSource
     cache: Path
-    wish: holders.RunRequest
+    request: holders.RunRequest
     holder: holders.Holder
     command: Sequence[str] = ()  # names a holder without a name
     files: tuple[Path, ...] = ()  # to be removed after the run
-    after_look: Callable[[Path], None] = lambda _folder: None  # after each check of the arbiter
+    after_poll: Callable[[Path], None] = lambda _folder: None  # after each check of the arbiter
     user: int | None = None  # uid of the processes, if it is not our own
     oversubscription: oversubscriber.OversubscribeRequest | None = None
 
@@ -78,7 +78,7 @@ class OpenRun:
     tree: Path
     limit: run_limit.RunLimit
     change: Callable[[quota.QuotaChange], holders.Changed]
-    look: Callable[[], None]  # ensures that the run has its arbiter
+    poll: Callable[[], None]  # ensures that the run has its arbiter
     start_threads: Callable[[], None]  # after the last fork
     variables: Mapping[str, str]  # environment of its programs, beside the driver's
     mover: oversubscriber.Oversubscriber | None = None
@@ -188,7 +188,7 @@ def opened(plan: RunPlan) -> Iterator[OpenRun]:
         made.folder,
         made.quota,
         _nvml(base),
-        functools.partial(plan.after_look, made.folder),
+        functools.partial(plan.after_poll, made.folder),
     )
     limit = run_limit.RunLimit(
         base.driver.libnvidia_ml, base.machine, made.folder, made.share.device.uuid
@@ -231,7 +231,7 @@ def opened(plan: RunPlan) -> Iterator[OpenRun]:
             run_tree,
             limit,
             change,
-            attendant.look,
+            attendant.poll,
             start_threads,
             mps.variables,
             mover,
@@ -281,17 +281,17 @@ def overlays(
 def _reserve(registries: reservations.Registries, plan: RunPlan) -> holders.Made:
     asked = plan.oversubscription
     if asked is None:
-        return registries.reserve(plan.wish, plan.holder, plan.command)
+        return registries.reserve(plan.request, plan.holder, plan.command)
     with checkpoint_calls.Calls(_checkpoint_driver(plan.base)) as calls:
         calls.check_offered()
-    whole = tuple(device for device in plan.wish.devices if device.instance is None)
+    whole = tuple(device for device in plan.request.devices if device.instance is None)
     if not whole:
         raise errors.UnavailableError(
-            f"--oversubscribe: {plan.wish.devices[0].label} is a MIG device, whose memory the "
+            f"--oversubscribe: {plan.request.devices[0].label} is a MIG device, whose memory the "
             "driver cannot move"
         )
-    wish = dataclasses.replace(plan.wish, devices=whole)
-    return registries.reserve_oversubscribed(wish, plan.holder, plan.command, asked.wanted)
+    request = dataclasses.replace(plan.request, devices=whole)
+    return registries.reserve_oversubscribed(request, plan.holder, plan.command, asked.wanted)
 
 
 def _audited(base: Base, made: holders.Made) -> run_auditor.Audited:

@@ -1,6 +1,6 @@
 """Active runs of this machine: their quotas, memory and usage.
 
-``look`` takes one sample. The share of a device's time that a run achieved is the difference of
+``sample`` takes one sample. The share of a device's time that a run achieved is the difference of
 two samples, which ``Watch`` computes. Files of other users are read, never mapped, and invalid
 contents are left out.
 """
@@ -20,6 +20,7 @@ from pyvgpu.machine import (
     memory_limit,
     move_record,
     reservations,
+    run_tenants,
     tenant_record,
     users,
 )
@@ -160,7 +161,7 @@ class DeviceView:
         return sum(counted) if counted else None
 
 
-def look(registries: Registries) -> tuple[Run, ...]:
+def sample(registries: Registries) -> tuple[Run, ...]:
     """Sample every active run, in order of their start."""
     found = (_read(reservation) for reservation in registries.live())
     return tuple(
@@ -305,8 +306,8 @@ def _read_waiting(reservation: LiveReservation, now: float) -> float:
     except (OSError, errors.PyVgpuError):
         return 0.0
     uuid = reservation.limits.devices[0].uuid
-    wishes = [x.wanted for x in tenant_record.tenants_of(uuid, [reservation], activities)]
-    return max((max(0.0, now - wish) for wish in wishes if wish is not None), default=0.0)
+    since = [x.wanted for x in run_tenants.tenants_of(uuid, [reservation], activities)]
+    return max((max(0.0, now - begin) for begin in since if begin is not None), default=0.0)
 
 
 def _read_command(reservation: LiveReservation) -> str:

@@ -281,7 +281,7 @@ def _forward(child: int, info: signal.struct_siginfo, before_kill: Callable[[int
 
 
 def _dies_of(child: int, number: int) -> bool:
-    """Tell whether the child neither handles nor ignores the signal *number*."""
+    """Return whether the child neither handles nor ignores the signal *number*."""
     with contextlib.suppress(OSError, ValueError):
         fields = dict(
             line.split(":", 1)

@@ -57,7 +57,7 @@ class LostError(errors.UnavailableError):
 class SuspendOrder:
     """What to do."""
 
-    wish: suspension.Wish
+    desired: suspension.DesiredState
     keep: bool = False  # the reservation
     host_memory: int | None = None  # most host memory that may be used, bytes
     lock_seconds: float = LOCK_SECONDS  # for calls and work in progress
@@ -162,7 +162,7 @@ class Operation:
         before = self._tenant.read()
         if before.suspended:
             self._find_targets()  # a resumption may have been interrupted
-            self._drive(suspension.Wish.SUSPENDED, order.lock_seconds)
+            self._drive(suspension.DesiredState.SUSPENDED, order.lock_seconds)
             if before.kept == order.keep:
                 return "is suspended already"
             kept = dataclasses.replace(before, kept=order.keep)
@@ -174,7 +174,7 @@ class Operation:
         needs = self.check(order.host_memory)
         self._mark(_GATED)
         self._wait_for_waits(order.lock_seconds)
-        self._drive(suspension.Wish.SUSPENDED, order.lock_seconds)
+        self._drive(suspension.DesiredState.SUSPENDED, order.lock_seconds)
         self._saved.clear()
         self._saved.update(needs)
         self._mark(region.Suspension(True, True, order.keep))
@@ -219,7 +219,7 @@ class Operation:
             except errors.PyVgpuError:
                 self._mark(before)
                 raise
-        self._drive(suspension.Wish.RUNNING, _CALL_SECONDS)
+        self._drive(suspension.DesiredState.RUNNING, _CALL_SECONDS)
         self._mark(RUNNING)
         self._saved.clear()
         return "resumed"
@@ -241,7 +241,7 @@ class Operation:
                 if not found.gated or found.suspended:
                     return
                 self._find_targets()
-                self._drive(suspension.Wish.RUNNING, _CALL_SECONDS)
+                self._drive(suspension.DesiredState.RUNNING, _CALL_SECONDS)
                 self._mark(RUNNING)
             except LostError:
                 raise
@@ -404,12 +404,12 @@ class Operation:
             if self._stopped.wait(_PAUSE_SECONDS / 10):
                 raise _ending()
 
-    def _drive(self, wish: suspension.Wish, lock_seconds: float) -> None:
-        """Bring every process to the wished state."""
+    def _drive(self, desired: suspension.DesiredState, lock_seconds: float) -> None:
+        """Bring every process to the desired state."""
         states = self._observe()
         until = time.monotonic() + _SETTLE_SECONDS
         while not self._stopped.is_set():
-            step = suspension.next_step(wish, states)
+            step = suspension.next_step(desired, states)
             if step is None or step.action is suspension.CheckpointCall.CHECKPOINT:
                 known = set(self._targets)
                 self._find_targets()
@@ -424,7 +424,7 @@ class Operation:
                     )
                 return
             result = self._act(step, lock_seconds)
-            outcome = suspension.judge(step.action, result)
+            outcome = suspension.evaluate(step.action, result)
             if outcome is suspension.CallOutcome.DONE:
                 states[step.pid] = suspension.AFTER[step.action]
                 self._count(step)

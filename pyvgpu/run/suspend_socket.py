@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pyvgpu.machine.holders import LiveReservation
 
-_LOOK = "look"
+_POLL = "poll"
 _PERIOD_SECONDS = 0.05
 
 
@@ -28,9 +28,9 @@ def answerer(
     """Return the supervisor's function that answers requests for *worker*."""
 
     def answer(question: Mapping[str, Any]) -> Mapping[str, object]:
-        if question[quota_socket.SUSPENSION] != _LOOK:
+        if question[quota_socket.SUSPENSION] != _POLL:
             worker.begin(suspender.parse_order(question))
-        busy, report = worker.look()
+        busy, report = worker.poll()
         if report.error is not None:
             raise report.error
         return {"busy": busy, "text": report.text}
@@ -48,7 +48,7 @@ def request(
     Raises the error that the supervisor reports.
     """
     question: dict[str, object] = {
-        quota_socket.SUSPENSION: order.wish.value,
+        quota_socket.SUSPENSION: order.desired.value,
         "keep": order.keep,
         "host_memory": order.host_memory,
         "lock_seconds": order.lock_seconds,
@@ -62,7 +62,7 @@ def request(
             )
         if not found["busy"]:
             return log.printable(str(found["text"]))
-        question = {quota_socket.SUSPENSION: _LOOK}
+        question = {quota_socket.SUSPENSION: _POLL}
         sleep(_PERIOD_SECONDS)
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyvgpu.machine.holders import LiveReservation
 
 _SEEN_SECONDS = 2.0
-_PATIENCE_SECONDS = 5.0  # for a call in progress when the run ends
+_TIMEOUT_SECONDS = 5.0  # for a call in progress when the run ends
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Suspender:
         self._seen = threading.Event()  # the report of the last order, by its client
         self._thread: threading.Thread | None = None
         self._order: suspend_operation.SuspendOrder | None = None  # in progress
-        self._next: suspend_operation.SuspendOrder | None = None  # of the same wish
+        self._next: suspend_operation.SuspendOrder | None = None  # to the same state
         self._report = Report()
         self._saved: dict[int, suspend_operation.Need] = {}
         self._moves = move_record.MoveRecord()
@@ -107,11 +107,13 @@ class Suspender:
         """
         with self._lock:
             if self._order is not None:
-                if self._order.wish is order.wish:
+                if self._order.desired is order.desired:
                     if order.is_manual and _result(order) != _result(self._order):
                         self._next = order
                     return
-                doing = "suspended" if order.wish is suspension.Wish.RUNNING else "resumed"
+                doing = (
+                    "suspended" if order.desired is suspension.DesiredState.RUNNING else "resumed"
+                )
                 raise errors.UnavailableError(f"it is just being {doing}; try again")
             self._order, self._report = order, Report()
             self._seen.clear()
@@ -120,7 +122,7 @@ class Suspender:
             )
             self._thread.start()
 
-    def look(self) -> tuple[bool, Report]:
+    def poll(self) -> tuple[bool, Report]:
         """Return whether an order is in progress, and the report of the last one."""
         with self._lock:
             done = self._report != Report() and self._next is None
@@ -133,7 +135,7 @@ class Suspender:
         """Stop, also between two calls of the driver."""
         self._stopped.set()
         if self._thread is not None:
-            self._thread.join(_PATIENCE_SECONDS)
+            self._thread.join(_TIMEOUT_SECONDS)
 
     def _run(self, order: suspend_operation.SuspendOrder) -> None:
         following: suspend_operation.SuspendOrder | None = order
@@ -163,12 +165,12 @@ class Suspender:
         self, operation: suspend_operation.Operation, order: suspend_operation.SuspendOrder
     ) -> None:
         try:
-            if order.wish is suspension.Wish.SUSPENDED:
+            if order.desired is suspension.DesiredState.SUSPENDED:
                 text = operation.suspend(order)
             else:
                 text = operation.resume()
             self._obeyed(order)
-            self._record(_succeeded(self._moves, order.wish, time.monotonic()), operation)
+            self._record(_succeeded(self._moves, order.desired, time.monotonic()), operation)
             self._conclude(Report(text or "done"))
         except suspend_operation.LostError as exc:
             self._give_up(operation, exc)
@@ -177,7 +179,7 @@ class Suspender:
         except OSError as exc:
             self._fail(operation, errors.UnavailableError(str(exc)))
         except Exception:
-            logging.getLogger(__name__).exception("could not %s the run", order.wish.value)
+            logging.getLogger(__name__).exception("could not %s the run", order.desired.value)
             self._fail(operation, errors.PyVgpuError("internal error, see its output"))
 
     def _fail(self, operation: suspend_operation.Operation, exc: errors.PyVgpuError) -> None:
@@ -221,10 +223,10 @@ def _result(order: suspend_operation.SuspendOrder) -> tuple[bool, bool]:
 
 
 def _succeeded(
-    sums: move_record.MoveRecord, wish: suspension.Wish, now: float
+    sums: move_record.MoveRecord, desired: suspension.DesiredState, now: float
 ) -> move_record.MoveRecord:
     """Return the sums after an order; one that changed nothing is not counted."""
-    is_suspension = wish is suspension.Wish.SUSPENDED
+    is_suspension = desired is suspension.DesiredState.SUSPENDED
     if is_suspension == bool(sums.suspended_since):
         return sums
     return sums.suspended(now) if is_suspension else sums.resumed(now)
@@ -266,7 +268,7 @@ def parse_order(found: Mapping[str, Any]) -> suspend_operation.SuspendOrder:
     """Return the order of a client; DataError if it is not valid."""
     try:
         order = suspend_operation.SuspendOrder(
-            suspension.Wish(found["suspension"]),
+            suspension.DesiredState(found["suspension"]),
             bool(found.get("keep", False)),
             None if found.get("host_memory") is None else int(found["host_memory"]),
             float(found.get("lock_seconds", suspend_operation.LOCK_SECONDS)),

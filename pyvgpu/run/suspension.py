@@ -38,7 +38,7 @@ class CheckpointCall(enum.Enum):
     UNLOCK = "Unlock"
 
 
-class Wish(enum.Enum):
+class DesiredState(enum.Enum):
     """The state that all processes of a run shall reach."""
 
     RUNNING = "resume"
@@ -49,7 +49,7 @@ class CallOutcome(enum.Enum):
     """What the result of a call means for the run."""
 
     DONE = enum.auto()
-    AGAIN = enum.auto()  # look at the process again: it has ended, or is just beginning or ending
+    AGAIN = enum.auto()  # read its state again: it has ended, or is just beginning or ending
     REFUSED = enum.auto()  # nothing happened, and nothing will
     LOST = enum.auto()  # the process cannot be restored any more
 
@@ -72,11 +72,11 @@ AFTER = {
 # In the order of the calls: all processes are locked before the first is checkpointed, and all are
 # restored before the first goes on, because processes of a run may wait for each other.
 _STEPS = {
-    Wish.SUSPENDED: (
+    DesiredState.SUSPENDED: (
         (ProcessState.RUNNING, CheckpointCall.LOCK),
         (ProcessState.LOCKED, CheckpointCall.CHECKPOINT),
     ),
-    Wish.RUNNING: (
+    DesiredState.RUNNING: (
         (ProcessState.CHECKPOINTED, CheckpointCall.RESTORE),
         (ProcessState.LOCKED, CheckpointCall.UNLOCK),
     ),
@@ -97,16 +97,16 @@ _REFUSED = {
 _AGAIN = (NOT_INITIALIZED, ILLEGAL_STATE, OPERATING_SYSTEM)
 
 
-def next_step(wish: Wish, states: Mapping[int, ProcessState]) -> Step | None:
-    """Return the next call, by the states of the processes by pid; None: the wish is reached."""
-    for state, action in _STEPS[wish]:
+def next_step(desired: DesiredState, states: Mapping[int, ProcessState]) -> Step | None:
+    """Return the next call, by the states of the processes by pid; None: nothing is left to do."""
+    for state, action in _STEPS[desired]:
         for pid in sorted(states):
             if states[pid] is state:
                 return Step(action, pid)
     return None
 
 
-def judge(action: CheckpointCall, result: int) -> CallOutcome:
+def evaluate(action: CheckpointCall, result: int) -> CallOutcome:
     """Return what a CUresult of *action* means."""
     if result == 0:
         return CallOutcome.DONE

@@ -469,7 +469,7 @@ async function ask() {
     $("trouble").hidden = false;
   }
   if (!document.hidden) timer = setTimeout(ask, 1000 * again);
-  return tell();
+  return showAge();
 }
 
 function show(found) {
@@ -494,7 +494,7 @@ function login(why, token) {
   $("token").focus();
 }
 
-function tell() {
+function showAge() {
   say($("age"), seen ? `updated ${duration((performance.now() - seen) / 1000)} ago` : "");
 }
 
@@ -534,5 +534,5 @@ window.addEventListener("hashchange", changed);
 const theme = stored(localStorage, TOKEN.replace("token", "theme"));
 paint(theme in THEMES ? theme : "");
 choose(stored(localStorage, SPAN) === "day" ? "day" : "");
-setInterval(tell, 1000);
+setInterval(showAge, 1000);
 void ask();

@@ -7,7 +7,7 @@ import enum
 IDLE = 0.005  # of a device's time; a holder below it is idle
 SHORT = 0.9  # of its share; a throttled holder below it gets less than its share
 WAITING = 0.05  # of the time; a holder whose launches wait for more is throttled
-JUDGED_SECONDS = 30.0  # a state is judged by the usage of the last half minute
+EVALUATED_SECONDS = 30.0  # a state depends on the usage of the last half minute
 
 
 class HolderState(enum.Enum):

@@ -2,7 +2,7 @@
 
 The API server copies the annotations of a Binding onto the pod, over existing ones, in the very
 write that sets its node, and only if uid and resourceVersion are those of the pod that was
-judged. So no pod is ever bound without its choice, and a choice that anyone else wrote does not
+evaluated. So no pod is ever bound without its choice, and a choice that anyone else wrote does not
 count.
 
 Devices are reserved in the cache before the request is sent. A refusal releases them; where the
@@ -42,7 +42,7 @@ MOST_WRITES = 16  # at once; more wait here, not in the API server
 NEWS_SECONDS = 3.0  # for which a bind waits while watches are lost
 TRIES = 3  # while other clients write to the pod, too
 
-_LOOK_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 _GONE = 404
 _CONFLICT = 409
 _REFUSED = range(400, 500)  # answers after which nothing was done
@@ -58,8 +58,8 @@ class GoneError(NotBoundError):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class JudgedPod:
-    """A pod as it was when filter judged it."""
+class EvaluatedPod:
+    """A pod as it was when filter evaluated it."""
 
     pod: pod_request.PodRequest
     version: str  # its resourceVersion
@@ -67,7 +67,7 @@ class JudgedPod:
     stale: tuple[str, ...] = ()  # gpu-manager annotations that name devices already
 
     @classmethod
-    def of(cls, thing: Object, keys: Sequence[bytes]) -> JudgedPod | None:
+    def of(cls, thing: Object, keys: Sequence[bytes]) -> EvaluatedPod | None:
         """Return the record of a pod; None if it requests no device of ours."""
         pod = pod_request.read(thing, keys)
         if pod is None:
@@ -112,26 +112,28 @@ class Binder:
         self._busy: set[str] = set()  # uids
         self._sent: dict[str, tuple[str, float]] = {}  # by uid, unanswered: version, time
 
-    def bind(self, judged: JudgedPod, node: str) -> None:
+    def bind(self, evaluated: EvaluatedPod, node: str) -> None:
         """Bind a pod to *node*; NotBoundError, or Refused (placement_explanation) if not fit."""
-        uid = judged.pod.uid
+        uid = evaluated.pod.uid
         if not self._is_current(NEWS_SECONDS):
-            raise NotBoundError(f"pod {judged.pod.key}: the watches of the API server are broken")
+            raise NotBoundError(
+                f"pod {evaluated.pod.key}: the watches of the API server are broken"
+            )
         with self._alone(uid):
-            if uid in self._sent and self._settle(uid, judged.pod.key) == node:
+            if uid in self._sent and self._settle(uid, evaluated.pod.key) == node:
                 return  # the request whose answer was lost was done
             for _ in range(TRIES):
-                shares = self._cache.reserve(judged.pod, node, time.monotonic())
+                shares = self._cache.reserve(evaluated.pod, node, time.monotonic())
                 try:
-                    self._write(judged, notes.DeviceChoice(uid, node, shares))
+                    self._write(evaluated, notes.DeviceChoice(uid, node, shares))
                     return
                 except apiserver.ServerError as exc:
-                    again = self._refused(judged, node, exc)
+                    again = self._refused(evaluated, node, exc)
                 if again is None:
                     return
-                judged = again
+                evaluated = again
             self._cache.release(uid)
-            raise NotBoundError(f"pod {judged.pod.key}: other clients keep changing it")
+            raise NotBoundError(f"pod {evaluated.pod.key}: other clients keep changing it")
 
     def bind_without(self, namespace: str, name: str, uid: str, node: str) -> None:
         """Bind a pod that requests no device; NotBoundError if that was not done."""
@@ -144,7 +146,7 @@ class Binder:
         """Wait until every request that was sent is done or can no longer be."""
         end = time.monotonic() + 2 * CONNECT_SECONDS + WRITE_SECONDS + 1
         while self._busy and time.monotonic() < end:
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
     def resolve(self) -> int:
         """Resolve binds in doubt; return how many of their reservations were released."""
@@ -173,33 +175,33 @@ class Binder:
             raise GoneError(f"pod {key}: another pod has this name now")
         return thing
 
-    def _judge(self, key: str, uid: str) -> JudgedPod | None:
+    def _evaluate(self, key: str, uid: str) -> EvaluatedPod | None:
         """Return a pod as it is now; None if it is gone."""
         try:
-            return JudgedPod.of(self.find(key, uid), self._keys())
+            return EvaluatedPod.of(self.find(key, uid), self._keys())
         except GoneError:
             return None
 
-    def _write(self, judged: JudgedPod, choice: notes.DeviceChoice) -> None:
-        pod = judged.pod
+    def _write(self, evaluated: EvaluatedPod, choice: notes.DeviceChoice) -> None:
+        pod = evaluated.pod
         sealed = notes.seal(choice, self._keys()[0])
         noted = {names.DEVICES_ANNOTATION: sealed}
-        if judged.containers:
+        if evaluated.containers:
             when = predicates.now(time.time())
             minors = self._cache.minors(choice.node)
-            noted |= dict.fromkeys(judged.stale, "")  # a Binding cannot remove annotations
+            noted |= dict.fromkeys(evaluated.stale, "")  # a Binding cannot remove annotations
             noted |= predicates.notes(
-                judged.containers, choice.containers, choice.node, minors, when
+                evaluated.containers, choice.containers, choice.node, minors, when
             )
             noted[predicates.ASSIGNED] = "false"  # the agent says when it is
         metadata: dict[str, object] = {"uid": pod.uid, "annotations": noted}
-        if judged.version:
-            metadata["resourceVersion"] = judged.version
+        if evaluated.version:
+            metadata["resourceVersion"] = evaluated.version
         with self._places:
             if not (self._may_send() and self._is_current(0.0)):  # the wait may have been long
                 self._cache.release(pod.uid)
                 raise NotBoundError("another replica is the leader now, or a watch is broken")
-            self._sent[pod.uid] = judged.version, time.monotonic()
+            self._sent[pod.uid] = evaluated.version, time.monotonic()
             self._send(pod.key, metadata, choice.node)
         del self._sent[pod.uid]
 
@@ -218,13 +220,13 @@ class Binder:
         )
 
     def _refused(
-        self, judged: JudgedPod, node: str, exc: apiserver.ServerError
-    ) -> JudgedPod | None:
+        self, evaluated: EvaluatedPod, node: str, exc: apiserver.ServerError
+    ) -> EvaluatedPod | None:
         """Return the pod as it is now if a retry makes sense, None if it is bound as wanted.
 
         NotBoundError if neither.
         """
-        pod = judged.pod
+        pod = evaluated.pod
         if exc.status not in _REFUSED or exc.status in _UNSURE:
             raise NotBoundError(f"pod {pod.key}: unknown whether it was bound: {exc}")
         del self._sent[pod.uid]
@@ -232,14 +234,14 @@ class Binder:
             self._cache.release(pod.uid)
             raise NotBoundError(f"pod {pod.key}: {exc}") from exc
         try:
-            now = self._judge(pod.key, pod.uid)
+            now = self._evaluate(pod.key, pod.uid)
         except NotBoundError:
             self._cache.release(pod.uid)  # whatever its state, this request did not bind it
             raise
         if now is not None:
             if now.pod.node == node and now.pod.held is not None:
                 return None  # an earlier request of ours was done after all
-            if now.pod.waits and now.pod.shape == pod.shape and now.version != judged.version:
+            if now.pod.waits and now.pod.shape == pod.shape and now.version != evaluated.version:
                 return now
         self._cache.release(pod.uid)
         raise NotBoundError(f"pod {pod.key}: {exc}") from exc
@@ -250,7 +252,7 @@ class Binder:
         NotBoundError while that is unknown.
         """
         version, since = self._sent.get(uid, ("", 0.0))
-        now = self._judge(key, uid)
+        now = self._evaluate(key, uid)
         if now is not None:
             if now.pod.node:
                 self._sent.pop(uid, None)  # the watch will deliver it, too

@@ -54,11 +54,11 @@ class Drift:
         """Compare until *stop*."""
         while not stop.wait(self._cache.settings.resync_seconds):
             try:
-                self.look(stop)
+                self.poll(stop)
             except apiserver.ServerError as exc:
                 log.warning("cannot compare the cache with the API server: %s", exc)
 
-    def look(self, stop: threading.Event) -> None:
+    def poll(self, stop: threading.Event) -> None:
         """Compare, and correct the cache: drop what does not exist, list the rest again."""
         found = self._compare(stop)
         if found.lines and not stop.wait(AGAIN_SECONDS):

@@ -79,7 +79,7 @@ class Following:
         return ""
 
     def is_current(self, seconds: float = 0.0) -> bool:
-        """Tell whether both watches are unbroken; wait up to *seconds* until they are.
+        """Return whether both watches are unbroken; wait up to *seconds* until they are.
 
         While a watch is lost, the API server may return with an old state.
         """

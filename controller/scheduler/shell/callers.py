@@ -62,9 +62,9 @@ class Callers:
 
     def run(self, stop: threading.Event) -> None:
         """Maintain the certificate until *stop*."""
-        self._upkeep.run(self.look, stop)
+        self._upkeep.run(self.poll, stop)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Issue the certificate if it is due; UnavailableError while that is impossible."""
         secret = serving_certificate.read_secret(self._api, self._place)
         bundle = serving_certificate.read_bundle(secret)

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 AGAIN_SECONDS = 5.0  # until a pod that still waits is considered again
 KNOWN_SECONDS = 2.0  # until the watch has delivered a pod that kube-scheduler asks about
-_LOOK_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 TRIES = 5  # while some victim must not be evicted
 _OVER = frozenset({404, 409})  # it is gone, or another pod has its name
 
@@ -123,10 +123,10 @@ class Preemptor:
                 return known
             if time.monotonic() > end:
                 return None
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
     def _evict(self, victim: pod_request.PodRequest, *, dry: bool = False) -> bool:
-        """Evict a pod; tell whether that is allowed, or would be in a *dry* run."""
+        """Evict a pod; return whether that is allowed, or would be in a *dry* run."""
         namespace, _, name = victim.key.partition("/")
         options: dict[str, object] = {"preconditions": {"uid": victim.uid}}
         if dry:

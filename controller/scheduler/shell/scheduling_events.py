@@ -36,7 +36,7 @@ class SchedulingEvents:
         """Write none yet; *why* returns why some nodes refuse a pod, or nothing."""
         self._why = why
         self._recorder = event_recorder.Recorder(
-            api, event_recorder.EventSource(COMPONENT), limits or LIMITS, look=self._look
+            api, event_recorder.EventSource(COMPONENT), limits or LIMITS, complete=self._complete
         )
 
     def waits(self, pod: pod_request.PodRequest, names: Sequence[str]) -> None:
@@ -55,7 +55,7 @@ class SchedulingEvents:
         """Write events until *stop*, or until it is closed."""
         self._recorder.run(stop)
 
-    def _look(self, event: event_recorder.Event) -> event_recorder.Event | None:
+    def _complete(self, event: event_recorder.Event) -> event_recorder.Event | None:
         if event.text:
             return event
         pod, names = event.of

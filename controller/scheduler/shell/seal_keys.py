@@ -53,9 +53,9 @@ class SealKeys:
 
     def run(self, stop: threading.Event) -> None:
         """Maintain the Secret until *stop*."""
-        self._upkeep.run(self.look, stop)
+        self._upkeep.run(self.poll, stop)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Read the Secret, and create the key if there is none.
 
         DataError if an entry is invalid; ServerError if the Secret cannot be read or written.

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0  # between checks of deadlines
+POLL_SECONDS = 1.0  # between checks of deadlines
 SYNC_SECONDS = 0.1  # between checks whether everything is listed
 WOKEN_ANNOTATION = f"{names.DOMAIN}/woken"
 LEAST_REQUEUE_SECONDS = 1.0  # between two writes
@@ -65,12 +65,12 @@ class PodRequeuer:
         self._counted = counted
         self._due = threading.Event()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Check soon whether a waiting pod fits: devices were freed."""
         self._due.set()
 
     def run(self, stop: threading.Event) -> None:
-        """Requeue pods until *stop*; call :meth:`look` after setting it, which ends the wait."""
+        """Requeue pods until *stop*; call :meth:`poll` after setting it, which ends the wait."""
         waiting: Collection[object] = ()
         while not stop.is_set():
             self._due.wait(REQUEUE_AGAIN_SECONDS if waiting else None)
@@ -117,7 +117,7 @@ class Term:
         self.decider = extender.Decider(self.cache)
         self._requeuer = PodRequeuer(own, self._freed, meter.wakes.inc)
         self._watch = cache_watch.ClusterWatch(
-            api, self.cache, keys, self._requeuer.look, meter, self._nominated
+            api, self.cache, keys, self._requeuer.poll, meter, self._nominated
         )
         self._binder = binding.Binder(
             api,
@@ -180,21 +180,21 @@ class Term:
             log.info("ready to answer: %d pods with devices on %d nodes", *known)
             self._begun.set()
         while not stop.is_set() and not self._lead():
-            stop.wait(LOOK_SECONDS)
-        while not stop.wait(LOOK_SECONDS):
-            self._look()
+            stop.wait(POLL_SECONDS)
+        while not stop.wait(POLL_SECONDS):
+            self._poll()
         self._begun.clear()
         self._own.follow()
         for worker in (self._recorder, self._evictor):
             worker.close()
-        self._requeuer.look()
+        self._requeuer.poll()
 
     def drain(self) -> None:
         """Wait until no bind that was sent can still be done: then another term may begin."""
         self._binder.drain()
 
     def _lead(self) -> bool:
-        """Let the Service route kube-scheduler here; tell whether that was done."""
+        """Let the Service route kube-scheduler here; return whether that was done."""
         try:
             self._own.lead()
         except apiserver.ServerError as exc:
@@ -202,7 +202,7 @@ class Term:
             return False
         return True
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         try:
             self._binder.resolve()
             for pod in self.decider.broken(time.monotonic()):
@@ -210,7 +210,7 @@ class Term:
         except Exception:
             log.exception("cannot handle deadlines")
             self._meter.failures.inc()
-        self._requeuer.look()
+        self._requeuer.poll()
 
     def _freed(self) -> Sequence[object]:
         return self.decider.freed(time.monotonic())

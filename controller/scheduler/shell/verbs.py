@@ -1,6 +1,6 @@
 """Extender verbs: filter, prioritize, bind and preempt, each from request body to reply.
 
-A pod is remembered from filter to bind with the resourceVersion that was judged, since the bind
+A pod is remembered from filter to bind with the resourceVersion that was evaluated, since the bind
 request has only its name and uid. Slow work, such as explaining why a pod waits or preempting
 for it, is left to other threads. A pod without devices of ours passes.
 """
@@ -29,30 +29,30 @@ REMEMBERED = 20_000  # pods between their filter and their bind
 
 
 class Remembered:
-    """The pods that were judged last, up to a number."""
+    """The pods that were evaluated last, up to a number."""
 
     def __init__(self, most: int = REMEMBERED) -> None:
         self._most = most
         self._lock = threading.Lock()
-        self._found: collections.OrderedDict[str, binding.JudgedPod] = collections.OrderedDict()
+        self._found: collections.OrderedDict[str, binding.EvaluatedPod] = collections.OrderedDict()
 
-    def keep(self, judged: binding.JudgedPod) -> None:
+    def keep(self, evaluated: binding.EvaluatedPod) -> None:
         """Remember a pod."""
         with self._lock:
-            self._found[judged.pod.uid] = judged
-            self._found.move_to_end(judged.pod.uid)
+            self._found[evaluated.pod.uid] = evaluated
+            self._found.move_to_end(evaluated.pod.uid)
             while len(self._found) > self._most:
                 self._found.popitem(last=False)
 
-    def find(self, thing: Object) -> binding.JudgedPod | None:
-        """Return *thing* as it was judged in this very version; None if it was not."""
+    def find(self, thing: Object) -> binding.EvaluatedPod | None:
+        """Return *thing* as it was evaluated in this very version; None if it was not."""
         meta = objects.section(thing, "metadata")
         found = self._found.get(str(meta.get("uid") or ""))
         if found is None or not found.version or found.version != meta.get("resourceVersion"):
             return None
         return found
 
-    def take(self, uid: str) -> binding.JudgedPod | None:
+    def take(self, uid: str) -> binding.EvaluatedPod | None:
         """Return a pod and forget it."""
         with self._lock:
             return self._found.pop(uid, None)
@@ -100,10 +100,12 @@ class Verbs:
     def prioritize(self, content: bytes) -> replies.Reply:
         """Answer with a score for each node."""
         asked = protocol.read_question(content)
-        judged = self._remembered.find(asked.pod) or binding.JudgedPod.of(asked.pod, self._keys())
+        evaluated = self._remembered.find(asked.pod) or binding.EvaluatedPod.of(
+            asked.pod, self._keys()
+        )
         scores: name_lists.Codes = bytes(len(asked.names))
-        if judged is not None:
-            scores = self._decider.prioritize(judged.pod, asked.names, time.monotonic())
+        if evaluated is not None:
+            scores = self._decider.prioritize(evaluated.pod, asked.names, time.monotonic())
         return replies.Reply(protocol.write_scores(asked.names, scores), "scored")
 
     def bind(self, content: bytes) -> replies.Reply:
@@ -118,11 +120,11 @@ class Verbs:
     def preempt(self, content: bytes) -> replies.Reply:
         """Answer on which nodes the victims that kube-scheduler proposes would make room."""
         asked = protocol.read_preemption(content)
-        judged = binding.JudgedPod.of(asked.pod, self._keys())
+        evaluated = binding.EvaluatedPod.of(asked.pod, self._keys())
         those = asked.victims
-        if judged is not None:
+        if evaluated is not None:
             named = {node: found.uids for node, found in those.items()}
-            found = self._decider.spare(judged.pod, named, self._budgets(), time.monotonic())
+            found = self._decider.spare(evaluated.pod, named, self._budgets(), time.monotonic())
             those = {
                 node: protocol.Victims(tuple(uids), asked.victims[node].violations)
                 for node, uids in found.items()
@@ -131,33 +133,33 @@ class Verbs:
 
     def _filter(self, content: bytes, *, may_change: bool) -> replies.Reply:
         asked = protocol.read_question(content)
-        judged = binding.JudgedPod.of(asked.pod, self._keys())
-        if judged is None:
+        evaluated = binding.EvaluatedPod.of(asked.pod, self._keys())
+        if evaluated is None:
             return replies.Reply(protocol.write_filter(asked, asked.names, {}), "not ours")
-        self._remembered.keep(judged)
+        self._remembered.keep(evaluated)
         # kube-scheduler needs reasons only where no node is left; thousands take long to send.
         answer = self._decider.filter(
-            judged.pod, asked.names, time.monotonic(), every_reason=may_change
+            evaluated.pod, asked.names, time.monotonic(), every_reason=may_change
         )
         if not answer.fitting:
             for note in self._waits:
-                note(judged.pod, asked.names)
+                note(evaluated.pod, asked.names)
         said = protocol.write_filter(asked, answer.fitting, answer.failed, may_change=may_change)
         return replies.Reply(said, "fits" if answer.fitting else "waits")
 
     def _bind(self, asked: protocol.Bind) -> None:
-        judged = self._remembered.take(asked.uid)
+        evaluated = self._remembered.take(asked.uid)
         key = f"{asked.namespace}/{asked.name}"
-        if judged is None:  # another leader judged it, before this term began
+        if evaluated is None:  # another leader evaluated it, before this term began
             thing = self._binder.find(key, asked.uid)
-            judged = binding.JudgedPod.of(thing, self._keys())
-        if judged is None:
+            evaluated = binding.EvaluatedPod.of(thing, self._keys())
+        if evaluated is None:
             self._binder.bind_without(asked.namespace, asked.name, asked.uid, asked.node)
         else:
-            self._gather(judged, asked.node)
-            self._binder.bind(judged, asked.node)
+            self._gather(evaluated, asked.node)
+            self._binder.bind(evaluated, asked.node)
 
-    def _gather(self, judged: binding.JudgedPod, node: str) -> None:
+    def _gather(self, evaluated: binding.EvaluatedPod, node: str) -> None:
         """Wait for the other pods of a gang; NotBoundError if that takes too long.
 
         A pod that has arrived once counts as present, even though its bind must be retried.
@@ -168,16 +170,16 @@ class Verbs:
         try:
             moved = self._decider.moved
             with moved:
-                while (until := self._arrive(judged, node)) is not None:
+                while (until := self._arrive(evaluated, node)) is not None:
                     left = min(until, end) - time.monotonic()
                     if left <= 0:
                         raise binding.NotBoundError(
-                            f"pod {judged.pod.key}: other pods of its gang are not bound yet"
+                            f"pod {evaluated.pod.key}: other pods of its gang are not bound yet"
                         )
                     moved.wait(left)
         finally:
             if end:
                 self._gathering.release()
 
-    def _arrive(self, judged: binding.JudgedPod, node: str) -> float | None:
-        return self._decider.arrive(judged.pod, node, time.monotonic())
+    def _arrive(self, evaluated: binding.EvaluatedPod, node: str) -> float | None:
+        return self._decider.arrive(evaluated.pod, node, time.monotonic())

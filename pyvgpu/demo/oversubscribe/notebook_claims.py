@@ -1,4 +1,4 @@
-"""The claims of the scenario, each judged by the observations alone; pure."""
+"""The claims of the scenario, each checked by the observations alone; pure."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 _REFUSED = 69  # exit code of a run that found no room
 
 
-def judge(seen: NotebookObservations) -> tuple[ClaimVerdict, ...]:
+def evaluate(seen: NotebookObservations) -> tuple[ClaimVerdict, ...]:
     """Return the verdict on every claim."""
-    return assertions.judge_each(seen, CLAIMS)
+    return assertions.evaluate_each(seen, CLAIMS)
 
 
 def _more_than_fits(seen: NotebookObservations) -> str:
@@ -87,7 +87,7 @@ def _comes_back(seen: NotebookObservations) -> str:
 
 
 def _workers_stay(seen: NotebookObservations) -> str:
-    late = seen.first(Role.LATE, EventKind.TURNED_AWAY)
+    late = seen.first(Role.LATE, EventKind.START_REFUSED)
     asked = seen.first(Role.LATE, EventKind.ASKED)
     if late is None or asked is None:
         raise FailedError("the late run was not refused")

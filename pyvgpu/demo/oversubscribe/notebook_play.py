@@ -53,7 +53,7 @@ _SENTENCES = {
     EventKind.SUSPENDED: "is suspended: {size} of device memory moved to host memory",
     EventKind.RESUMED: "is resumed",
     EventKind.FAILED: "{text}",
-    EventKind.TURNED_AWAY: "{text}",
+    EventKind.START_REFUSED: "{text}",
 }
 _SHOWN = 2  # cells of a run; from then on it goes on working
 
@@ -81,11 +81,11 @@ class NotebookPlay:
         """Run it; return the observations."""
         done, sampled = 0, 0.0
         while True:
-            heard = self._stage.hear(LISTEN_SECONDS)
-            if heard or time.monotonic() >= sampled + SAMPLE_SECONDS:
+            read = self._stage.read_events(LISTEN_SECONDS)
+            if read or time.monotonic() >= sampled + SAMPLE_SECONDS:
                 sampled = time.monotonic()
-                self._look()  # before a run's report: it was resumed before
-            self._note(heard)
+                self._sample()  # before a run's report: it was resumed before
+            self._note(read)
             seen = self._seen()
             for role in notebook_scene.tired(seen):
                 self._ask(role, CELL_MS)
@@ -96,7 +96,7 @@ class NotebookPlay:
                 self._take(step)
                 done += 1
         self._note(self._stage.end())
-        self._look()
+        self._sample()
         return dataclasses.replace(self._seen(), left=self._left())
 
     def _seen(self) -> NotebookObservations:
@@ -121,12 +121,12 @@ class NotebookPlay:
         for event in events:
             self._events.append(event)
             sentence = sentence_of(event, self._seen())
-            if event.kind is EventKind.TURNED_AWAY:
+            if event.kind is EventKind.START_REFUSED:
                 self._screen.settled()
             if sentence:
                 self._screen.happened(event, sentence)
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         with self._registries.frozen() as live:
             seconds, used = self._stage.seconds, self._meter.used()
             ours = {self._plan.name(role): role for role in notebook_scene.RUNS}
@@ -146,7 +146,7 @@ class NotebookPlay:
                 self._note([TenantEvent(seconds, view.role, EventKind.RESUMED)])
             self._states[view.role] = view.state
         if views:  # the table stays when all have ended
-            self._screen.looked(lambda: table(self._plan, sample))
+            self._screen.sampled(lambda: table(self._plan, sample))
 
     def _left(self) -> tuple[str, ...]:
         """Describe what is left over although all runs have ended."""

@@ -23,7 +23,7 @@ RULES = oversubscription.MoveRules(idle_seconds=2, slice_seconds=60, moves_per_m
 WAIT_SECONDS = 3  # of the late run
 ROOM_SECONDS = 30  # of the others
 PAUSE_SECONDS = 1.5  # work is noted once per second at most
-PATIENCE_SECONDS = 90
+TIMEOUT_SECONDS = 90
 CELL_MS = 1000  # of work at a time, of a notebook that goes on working
 
 
@@ -58,9 +58,11 @@ class NotebookPlan:
         """Return the program of every run."""
         return [str(shim.tenant_program()), "notebook", str(self.working)]
 
-    def turned_away(self, seconds: float, code: int, said: str) -> TenantEvent:
+    def start_refused(self, seconds: float, code: int, said: str) -> TenantEvent:
         """Return the event of the late run, which ended with *code* and *said* why."""
-        return TenantEvent(seconds, Role.LATE, EventKind.TURNED_AWAY, code, self.quota, text=said)
+        return TenantEvent(
+            seconds, Role.LATE, EventKind.START_REFUSED, code, self.quota, text=said
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -129,7 +131,7 @@ STEPS = tuple(NotebookStep)
 def due(seen: NotebookObservations, done: int, seconds: float) -> NotebookStep | None:
     """Return the next step if it is due, after *done* steps; None if it is not."""
     failed = any(seen.of(role, EventKind.ENDED, EventKind.FAILED) for role in NOTEBOOKS)
-    if failed or seconds >= PATIENCE_SECONDS:
+    if failed or seconds >= TIMEOUT_SECONDS:
         return NotebookStep.END
     step = STEPS[done]
     return step if _CONDITIONS[step](seen, seconds) else None
@@ -138,7 +140,7 @@ def due(seen: NotebookObservations, done: int, seconds: float) -> NotebookStep |
 def tired(seen: NotebookObservations) -> tuple[Role, ...]:
     """Return the workers that have done what they were asked, while the late run is undecided."""
     if len(seen.of(Role.FIRST, EventKind.CELL)) < 2 or seen.first(
-        Role.LATE, EventKind.TURNED_AWAY
+        Role.LATE, EventKind.START_REFUSED
     ):
         return ()
     return tuple(
@@ -163,7 +165,7 @@ def _both_work(seen: NotebookObservations, _seconds: float) -> bool:
 
 
 def _is_decided(seen: NotebookObservations, _seconds: float) -> bool:
-    return bool(seen.of(Role.LATE, EventKind.TURNED_AWAY, EventKind.START)) and not any(
+    return bool(seen.of(Role.LATE, EventKind.START_REFUSED, EventKind.START)) and not any(
         len(seen.of(role, EventKind.CELL)) < len(seen.of(role, EventKind.ASKED))
         for role in WORKERS
     )

@@ -10,14 +10,13 @@ our shim replaces its library, and needs no client program.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors, names
-from pyvgpu.volumes import find, root
+from pyvgpu.volumes import find, installation, root
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,27 +37,7 @@ class VolumeConfigError(errors.DataError):
     """A ``volume.conf`` is not valid."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ConfiguredVolume:
-    """One configured volume."""
-
-    name: str
-    base: PurePosixPath  # absolute; gpu-manager mounts <base>/<name>
-    mode: str
-    binaries: tuple[str, ...]
-    libraries: tuple[str, ...]  # prefixes of names, such as libcuda.so
-
-    @property
-    def shared(self) -> bool:
-        """Whether the shim replaces the driver's CUDA and NVML in it."""
-        return self.name == SHARED
-
-    def wants_library(self, name: str) -> bool:
-        """Return whether the library *name* belongs to it."""
-        return name.startswith(self.libraries)
-
-
-def read(path: Path) -> tuple[ConfiguredVolume, ...]:
+def read(path: Path) -> tuple[installation.ConfiguredVolume, ...]:
     """Return the volumes of the file *path*, in its order; VolumeConfigError if it has none."""
     name = root.shown(path)
     try:
@@ -73,7 +52,7 @@ def read(path: Path) -> tuple[ConfiguredVolume, ...]:
         raise VolumeConfigError(f"{name}: {exc}") from exc
 
 
-def parse(document: object) -> tuple[ConfiguredVolume, ...]:
+def parse(document: object) -> tuple[installation.ConfiguredVolume, ...]:
     """Return the volumes of *document*, a decoded ``volume.conf``."""
     listed = _field(document, "volume", list, "the document")
     if not listed:
@@ -85,7 +64,7 @@ def parse(document: object) -> tuple[ConfiguredVolume, ...]:
     return volumes
 
 
-def _parse_volume(document: object, where: str) -> ConfiguredVolume:
+def _parse_volume(document: object, where: str) -> installation.ConfiguredVolume:
     name = _field(document, "name", str, where)
     if not find.is_plain(name) or name[0] in ".+":
         raise VolumeConfigError(f"{where}.name={name!r}: must be the name of a folder")
@@ -103,7 +82,9 @@ def _parse_volume(document: object, where: str) -> ConfiguredVolume:
         if kind not in _KINDS:
             log.warning("ignored %s.components.%r: neither binaries nor libraries", where, kind)
     binaries, libraries = (_names(components, kind, f"{where}.components") for kind in _KINDS)
-    return ConfiguredVolume(name, base, mode, binaries, libraries)
+    return installation.ConfiguredVolume(
+        name, base, mode, binaries, libraries, shared=name == SHARED
+    )
 
 
 def _names(components: Mapping[str, object], kind: str, where: str) -> tuple[str, ...]:

@@ -31,6 +31,18 @@ LIKE_GPU_MANAGERS = {
 }
 
 
+@pytest.fixture
+def file(tmp_path):
+    """Write a file and return its path."""
+
+    def write(content):
+        path = tmp_path / "volume.conf"
+        path.write_bytes(content)
+        return path
+
+    return write
+
+
 def test_configuration_of_gpu_manager_is_accepted_as_it_is(file):
     base = PurePosixPath("/etc/gpu-manager/vdriver")
     assert volume_conf.read(file(json.dumps(LIKE_GPU_MANAGERS, indent=2).encode())) == (

@@ -96,10 +96,10 @@ MISHAPS = {
     before("poll", kill_all)
 """,
     "late": """
-    retry_seconds, arbiter.TIMEOUT_SECONDS = arbiter.TIMEOUT_SECONDS, 0
+    timeout, arbiter.TIMEOUT_SECONDS = arbiter.TIMEOUT_SECONDS, 0
     for _ in range(times):
         run.attendant.poll()
-    arbiter.TIMEOUT_SECONDS = retry_seconds
+    arbiter.TIMEOUT_SECONDS = timeout
 """,
 }
 

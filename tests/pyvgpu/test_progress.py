@@ -5,15 +5,15 @@ import sys
 
 SLOW_COPY = """
 from pyvgpu.cli import progress
-progress.TIMEOUT_SECONDS = float({retry_seconds!r})
+progress.DELAY_SECONDS = float({delay!r})
 with progress.copying("copying the driver's libraries") as report:
     for done in range(5):
         report(f"libfile{{done}}.so", done << 20, 4 << 20)
 """
 
 
-def run(retry_seconds, **options):
-    command = [sys.executable, "-c", SLOW_COPY.format(retry_seconds=retry_seconds)]
+def run(delay, **options):
+    command = [sys.executable, "-c", SLOW_COPY.format(delay=delay)]
     return subprocess.run(command, capture_output="stderr" not in options, check=True, **options)
 
 

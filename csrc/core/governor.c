@@ -19,6 +19,23 @@
  * together, and beside others the work runs in rows that are longer than their time slices. */
 #define PAUSE_NS (3 * MILLISECOND)
 
+/* While no other container has work, one whose streams work at the same time pauses only when it
+ * owes some time: its streams overlap only as far as their work is queued ahead, since a host
+ * launches in another order than the device works. So it runs for up to OWED_RUN_NS and then pauses
+ * for up to OWED_PAUSE_NS. Too little of that gains nothing, and too much makes windows uneven. */
+#define OWED_RUN_NS   (50 * MILLISECOND)
+#define OWED_PAUSE_NS (80 * MILLISECOND)
+#define OWED_LEAST_NS (10 * MILLISECOND)
+#define OWED_MOST_NS  (25 * MILLISECOND)
+
+/* Not for so long after work took longer than expected by more than this factor: then what is owed
+ * may be many times as much as it seems. */
+#define DOUBT_FACTOR 3
+#define DOUBT_NS     ((uint64_t) (1000 * MILLISECOND))
+
+/* What a launch that was never measured takes off that. */
+#define UNMEASURED_NS (MILLISECOND / 10)
+
 /* The clock's possible error about one row of pieces: it knows the part of the time that each
  * process had, and not which one had the device at a given moment. */
 #define ROW_ERROR_NS (5 * MILLISECOND)
@@ -161,6 +178,32 @@ static void begin_pause(struct governor *governor)
         __atomic_add_fetch(&governor->pauses, 1, __ATOMIC_RELAXED);
 }
 
+/* Whether a time that a process of the container has noted, 0 for never, is at most *ns* away: it
+ * may be later than *now*, which was read before. */
+static int is_recent(uint64_t noted_ns, uint64_t now, uint64_t ns)
+{
+    return noted_ns && noted_ns <= now + ns && now <= noted_ns + ns;
+}
+
+/* The budget at which a process begins to pause. */
+static int64_t spent_at(const struct governor *governor, const struct governor_share *share,
+                        uint64_t now)
+{
+    uint64_t crowded = load(&governor->shared->crowded_ns);
+    int64_t unmeasured = __atomic_load_n(&governor->guesses, __ATOMIC_RELAXED) * UNMEASURED_NS;
+    int64_t rate = smaller(rate_of(share), CLOCK_WHOLE);
+    int64_t owed = smaller(budget_part(OWED_PAUSE_NS, (uint32_t) rate),
+                           budget_part(OWED_RUN_NS, (uint32_t) (CLOCK_WHOLE - rate)));
+
+    if ((share->beside && !share->spared) ||
+        !__atomic_load_n(&governor->overlap, __ATOMIC_RELAXED) ||
+        !is_recent(crowded, now, CROWDED_NS) ||
+        is_recent(load(&governor->shared->doubted_ns), now, DOUBT_NS))
+        return 0;
+    owed = smaller(owed, OWED_MOST_NS) - unmeasured;
+    return owed < OWED_LEAST_NS ? 0 : -owed;
+}
+
 int governor_buy(struct governor *governor, const struct governor_share *share, uint64_t end_ns,
                  int64_t ns, uint64_t now, uint64_t *until_ns)
 {
@@ -176,7 +219,7 @@ int governor_buy(struct governor *governor, const struct governor_share *share, 
         budget_draw(governor->shared, budget_part(PAUSE_NS, rate) - budget);
         budget = budget_left(governor->shared);
     }
-    if (budget <= 0)
+    if (budget <= spent_at(governor, share, now))
         begin_pause(governor);
     enough = budget_part(pause_ns(governor), rate);
     if (budget >= enough)
@@ -290,7 +333,8 @@ static void grow(struct governor *governor, int64_t ns)
 
 /* Learn how much time the union of streams recently took, relative to the sum of their expected
  * times. */
-static void learn_overlap(struct governor *governor, int64_t apart_ns, int64_t together_ns)
+static void learn_overlap(struct governor *governor, int64_t apart_ns, int64_t together_ns,
+                          uint64_t now)
 {
     double overlap;
 
@@ -298,6 +342,9 @@ static void learn_overlap(struct governor *governor, int64_t apart_ns, int64_t t
     governor->together_ns += together_ns;
     if (governor->apart_ns < OVERLAP_NS && governor->together_ns < OVERLAP_NS)
         return;
+    if (governor->together_ns > DOUBT_FACTOR * governor->apart_ns ||
+        governor->apart_ns > DOUBT_FACTOR * governor->together_ns)
+        __atomic_store_n(&governor->shared->doubted_ns, now, __ATOMIC_RELAXED);
     overlap = (double) governor->together_ns * CLOCK_WHOLE / (double) larger(governor->apart_ns, 1);
     overlap = overlap < CLOCK_WHOLE / 16.0 ? CLOCK_WHOLE / 16.0 : overlap;
     overlap = overlap > CLOCK_WHOLE * 16.0 ? CLOCK_WHOLE * 16.0 : overlap;
@@ -361,15 +408,17 @@ int64_t governor_finish(struct governor *governor, const struct governor_piece *
     };
     int64_t grown;
 
-    if (piece->crowded)
+    if (piece->crowded) {
         governor->crowded_ns = piece->until_ns;
+        __atomic_store_n(&governor->shared->crowded_ns, piece->until_ns, __ATOMIC_RELAXED);
+    }
     busy.certain = alone || counts_as_own(governor, piece, clock);
     grown = busy_add(&governor->busy, &busy);
     grow(governor, grown);
     if (!alone)
         remember(governor, piece, taken);
     if (!piece->guessed)
-        learn_overlap(governor, piece->expected_ns, grown);
+        learn_overlap(governor, piece->expected_ns, grown, now);
     return taken;
 }
 
@@ -569,6 +618,7 @@ void governor_settle(struct governor *governor, const struct clock_view *clock,
     review_all(governor, flight->since_ns);
     governor->running = flight->running;
     __atomic_store_n(&governor->guessing, flight->guessing, __ATOMIC_RELAXED);
+    __atomic_store_n(&governor->guesses, flight->guesses, __ATOMIC_RELAXED);
     __atomic_store_n(&governor->ahead_ns, flight->ahead_ns, __ATOMIC_RELAXED);
     __atomic_store_n(&governor->reach_ns, flight->end_ns, __ATOMIC_RELAXED);
     __atomic_store_n(&governor->beside_ns, flight->ahead_ns - flight->longest_ns, __ATOMIC_RELAXED);

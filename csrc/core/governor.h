@@ -85,7 +85,8 @@ struct governor {
     int paused;             /* since the budget was spent, until it has recovered */
     uint32_t pauses;        /* number of pauses so far */
     int running;            /* something is in flight, */
-    int guessing;           /* some of which was never measured */
+    int guessing;           /* some of which was never measured, */
+    int guesses;            /* so many launches */
     int64_t ahead_ns;       /* expected time of the work in flight, summed over all streams, */
     int64_t beside_ns;      /* and over all but the one that ends last */
     uint32_t overlap;       /* the streams' union relative to that sum, of CLOCK_WHOLE; 0: all */
@@ -180,6 +181,7 @@ struct governor_flight {
     uint64_t since_ns;
     int running;
     int guessing;
+    int guesses; /* the number of launches that were never measured */
 };
 
 /* Review the charges of the time that the clock covers by now, and move paid_ns to the end of the

@@ -168,7 +168,11 @@ struct usage_compute {    /* one per device: GPU time of the whole container, se
     uint64_t waits;       /* number of launches that waited */
     uint64_t spare[3];    /* had a meaning for older arbiters, unless they are 0 */
     int64_t saved_ns;     /* part of the share beyond what budget_ns keeps, see budget.h */
-    uint64_t more_spare[22];
+    /* CLOCK_MONOTONIC when streams of a process last worked at the same time, and when the work of
+     * one last took longer than expected; 0: never. */
+    uint64_t crowded_ns;
+    uint64_t doubted_ns;
+    uint64_t more_spare[20];
 };
 
 struct usage_work {    /* one process on one device; both only grow and wrap, in WORK_UNIT_NS */

@@ -209,6 +209,109 @@ static void test_charges_equal_measurements(void)
     }
 }
 
+static void test_overlapping_streams_owe_time_while_no_other_container_has_work(void)
+{
+    const uint64_t now = start + 5000 * MS;
+    static const struct {
+        const char *sentence;
+        int64_t budget, ago_ns; /* since streams last worked at the same time */
+        int guesses, beside, spared, admitted;
+        int64_t doubted_ns; /* before *now* */
+        int unknown;
+    } rows[] = {
+        {"up to 25 ms", -24 * MS, 10 * MS, .admitted = 1},
+        {"no more", -25 * MS, 10 * MS},
+        {"its end was just read", -24 * MS, -MS, .admitted = 1},
+        {"they work one by one since a second", -MS, 1001 * MS},
+        {"a time of another boot", -MS, -1001 * MS},
+        {"launches never measured", -15 * MS, 10 * MS, 100},
+        {"make it less", -14 * MS, 10 * MS, 100, .admitted = 1},
+        {"down to nothing", -1, 10 * MS, 160},
+        {"others have work", -MS, 10 * MS, .beside = 1},
+        {"others are idle", -24 * MS, 10 * MS, .beside = 1, .spared = 1, .admitted = 1},
+        {"expectations were wrong", -MS, 10 * MS, .doubted_ns = 999 * MS},
+        {"as another thread has just seen", -MS, 10 * MS, .doubted_ns = -MS},
+        {"but not in the last second", -24 * MS, 10 * MS, .doubted_ns = 1001 * MS, .admitted = 1},
+        {"it is not known yet how good they are", -MS, 10 * MS, .unknown = 1},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        struct governor_share share = {
+            .own = HALF, .limit = HALF, .beside = rows[i].beside, .spared = rows[i].spared};
+        uint64_t until;
+
+        begin();
+        shared.refilled_ns = now;
+        shared.budget_ns = rows[i].budget;
+        shared.crowded_ns = now - (uint64_t) rows[i].ago_ns;
+        shared.doubted_ns = rows[i].doubted_ns ? now - (uint64_t) rows[i].doubted_ns : 0;
+        governor.guesses = rows[i].guesses;
+        governor.overlap = rows[i].unknown ? 0 : CLOCK_WHOLE;
+        CHECK_EQUAL(rows[i].sentence,
+                    governor_buy(&governor, &share, 50 * MS, 50 * MS, now, &until),
+                    rows[i].admitted);
+    }
+}
+
+/* Whether *percent* of the device may begin more work while the budget is *budget*. */
+static int owes(uint32_t percent, int64_t budget)
+{
+    struct governor_share share = {.own = CLOCK_WHOLE / 100 * percent};
+    uint64_t until;
+
+    begin();
+    share.limit = share.own;
+    shared.crowded_ns = start;
+    shared.budget_ns = budget;
+    governor.overlap = CLOCK_WHOLE;
+    return governor_buy(&governor, &share, MS, MS, start, &until);
+}
+
+static void test_debts_keep_pauses_and_runs_short(void)
+{
+    CHECK("80 ms of a small share", owes(20, -15 * MS));
+    CHECK("no more", !owes(20, -17 * MS));
+    CHECK("50 ms of what a large one leaves", owes(75, -12 * MS));
+    CHECK("no more", !owes(75, -13 * MS));
+    CHECK("nothing where that is too little", !owes(10, -MS));
+    CHECK("nor here", !owes(90, -MS));
+    CHECK("nor with the whole device", !owes(100, -MS));
+}
+
+static void test_pieces_of_overlapping_streams_are_noted_for_all_processes(void)
+{
+    uint64_t until = start + 3 * (uint64_t) MS;
+    struct governor_piece piece = {start, start, until, MS, .crowded = 1};
+
+    taken((struct governor_piece) {start, start, start + (uint64_t) MS, MS, .joins = 1});
+    CHECK_EQUAL("not if there is one", shared.crowded_ns, 0);
+    taken(piece);
+    CHECK_EQUAL("until then", shared.crowded_ns, until);
+}
+
+/* When expectations were last found wrong, after pieces of 3 ms that were expected to take so long.
+ */
+static uint64_t doubted_after(int64_t expected_ns, int pieces)
+{
+    uint64_t from = start;
+
+    begin();
+    for (int i = 0; i < pieces; i++, from += 3 * (uint64_t) MS)
+        taken((struct governor_piece) {from, from, from + 3 * (uint64_t) MS, expected_ns,
+                                       .joins = i > 0});
+    return shared.doubted_ns;
+}
+
+static void test_expectations_are_doubted_if_work_takes_another_time(void)
+{
+    CHECK_EQUAL("as expected", doubted_after(3 * MS, 50), 0);
+    CHECK_EQUAL("twice as long", doubted_after(3 * MS / 2, 50), 0);
+    CHECK_EQUAL("half as long", doubted_after(6 * MS, 50), 0);
+    CHECK("four times as long", doubted_after(3 * MS / 4, 50));
+    CHECK("a fourth", doubted_after(12 * MS, 50));
+    CHECK_EQUAL("a single piece shows little", doubted_after(3 * MS / 4, 1), 0);
+}
+
 enum { THREADS = 4, BUYS = 100000 };
 
 static void *buy_often(void *unused)
@@ -248,6 +351,10 @@ int main(void)
     static void (*const tests[])(void) = {
         test_random_streams_get_their_share,
         test_charges_equal_measurements,
+        test_overlapping_streams_owe_time_while_no_other_container_has_work,
+        test_debts_keep_pauses_and_runs_short,
+        test_pieces_of_overlapping_streams_are_noted_for_all_processes,
+        test_expectations_are_doubted_if_work_takes_another_time,
         test_concurrent_purchases_pay_once,
     };
 

@@ -17,6 +17,7 @@ from scene_runs import ARBITER, Event, Scene, Tenant
 US, MS = 1_000, 1_000_000
 SECOND = 1000 * MS
 POINTS = 5  # tolerance of a share, percent of the device
+UNEVEN_POINTS = 8  # the same of one second, for kernels of random length in several streams
 CROWD_POINTS = 10  # the same for programs with more streams than are tracked, beside others
 
 
@@ -195,9 +196,11 @@ def test_thousands_of_short_streams_get_their_share_from_any_start(play):
 @pytest.mark.parametrize("length", [300 * US, 3 * MS])
 @pytest.mark.parametrize("kind", ["uneven", "turning"])
 def test_kernel_of_varying_length_in_several_streams_gets_its_share(play, kind, length):
+    """Each launch may take 100 times as long as the one before, so single seconds vary."""
     trace = play((Tenant(40, kind, length),), 3)
+    assert share(trace, 0, 1, 3) == near(40)
     for begin in (1, 2):
-        assert share(trace, 0, begin, begin + 1) == near(40)
+        assert share(trace, 0, begin, begin + 1) == near(40, UNEVEN_POINTS)
 
 
 @pytest.mark.parametrize("length", [300 * US, 3 * MS])

@@ -308,7 +308,7 @@ static int begin(struct flight_lane *lane, const struct costs_key *key, struct c
         open_piece(lane, waits || (sample && !lane->count), now);
     }
     lane->open.waits |= waits;
-    lane->open.guessed |= cost->state == COST_GUESSED;
+    lane->open.guessed += cost->state == COST_GUESSED;
     lane->open.unsure |= cost->state < COST_SURE;
     lane->open.mixed |= cost->mixed;
     if (!sample)

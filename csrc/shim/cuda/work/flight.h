@@ -22,7 +22,7 @@
 
 enum {
     FLIGHT_LANES = 256,
-    FLIGHT_PIECES = 16, /* unfinished pieces of a lane; further ones are merged */
+    FLIGHT_PIECES = 32, /* unfinished pieces of a lane; further ones are merged */
     FLIGHT_OWN = 8,     /* lanes in a thread's cache */
 };
 
@@ -42,7 +42,7 @@ struct flight_piece {
     int64_t spent_ns;   /* flight_spent() of the lane when it was opened */
     int64_t expected_ns;
     int waits;         /* it has not begun until the mark before it was passed */
-    int guessed;       /* the cost of some of it was unknown, */
+    int guessed;       /* so many of its launches were never measured, */
     int unsure;        /* or not known for sure, */
     int mixed;         /* or very different from launch to launch */
     struct cost *cost; /* of the shape if it is a single launch (a sample); or NULL */

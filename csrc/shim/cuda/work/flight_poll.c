@@ -301,6 +301,16 @@ static int64_t done_beside(const struct flight_lane *lane, const struct governor
     return ran - budget_part(ran, overlap);
 }
 
+/* The number of its launches that were never measured. */
+static int guesses_in(const struct flight_lane *lane)
+{
+    int guesses = lane->is_open ? lane->open.guessed : 0;
+
+    for (unsigned i = 0; i < lane->count; i++)
+        guesses += lane->pieces[(lane->first + i) % FLIGHT_PIECES].guessed;
+    return guesses;
+}
+
 void flight_poll(struct pace_device *device, struct governor *governor,
                  const struct clock_view *clock, uint64_t now)
 {
@@ -327,6 +337,7 @@ void flight_poll(struct pace_device *device, struct governor *governor,
         lane->end_ns = latest(lane->end_ns, lane->late_ns);
         flight.running |= lane->count > 0;
         flight.guessing |= lane->count > 0 && lane->pieces[lane->first].guessed;
+        flight.guesses += guesses_in(lane);
         flight.since_ns = lane->since_ns < flight.since_ns ? lane->since_ns : flight.since_ns;
         flight.ahead_ns += ahead - done_beside(lane, governor);
         begun++;

@@ -23,6 +23,7 @@ import re
 import shlex
 import shutil
 import stat
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,6 +56,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _LONGEST = 65536  # bytes of a reservation.json
 LONGEST_COMMAND = 4096  # bytes of a command line
+_turn = threading.Lock()  # of the threads of this process, for the locks of the registries
 _FILES = (  # of a reservation, in the order of removal
     names.CONTROL_SOCKET,
     names.RESERVATION_FILE,
@@ -274,7 +276,7 @@ class Registries:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[list[_Open]]:
         """Hold the locks of all existing registries, always in the same order."""
-        with contextlib.ExitStack() as stack:
+        with _turn, contextlib.ExitStack() as stack:
             registries = []
             for path, owner in ((self._root_registry, 0), (self._shared_registry, None)):
                 descriptor = _open_registry(path, owner)
@@ -294,6 +296,16 @@ class Registries:
                     with contextlib.suppress(errors.PyVgpuError, OSError):
                         live.append(_read(registry, run_id))
         return live
+
+
+@contextlib.contextmanager
+def unlocked() -> Iterator[None]:
+    """Let no thread of this process hold the lock of a registry in this context.
+
+    A process that is stopped while it holds one would hold up all runs of the machine.
+    """
+    with _turn:
+        yield
 
 
 @contextlib.contextmanager

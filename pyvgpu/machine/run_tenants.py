@@ -72,18 +72,23 @@ def tenants_of(
 def attended(
     tenants: Sequence[MovableTenant], own: str, live: Sequence[LiveReservation], now: float
 ) -> tuple[MovableTenant, ...]:
-    """Return the tenants without those that no supervisor would move, so that none waits for it.
+    """Return the tenants, of which none waits for a supervisor that would not move its run.
 
-    Each supervisor moves its own run only, and may be stopped, as by Ctrl-Z. *own* is the run id
-    of the caller.
+    Each supervisor moves its own run only, and may be stopped, as by Ctrl-Z, also in the middle of
+    a move. *own* is the run id of the caller.
     """
     seen = {x.run_id: x.record.seen for x in live if x.record is not None}
     return tuple(
         tenant
         if tenant.key == own or not 0 < seen[tenant.key] < now - STALE_SECONDS
-        else dataclasses.replace(tenant, refused_until=math.inf)
+        else _unattended(tenant)
         for tenant in tenants
     )
+
+
+def _unattended(tenant: MovableTenant) -> MovableTenant:
+    since = -math.inf if tenant.state is TenantState.MOVING else tenant.since
+    return dataclasses.replace(tenant, since=since, refused_until=math.inf)
 
 
 def _tenant(reservation: LiveReservation, activity: region.Activity | None) -> MovableTenant:

@@ -52,6 +52,7 @@ class Oversubscriber:
         self._registries = registries
         self._made = made
         self._period = _MOST_PERIOD_SECONDS
+        self._attended = 0.0
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -134,6 +135,7 @@ class Oversubscriber:
             while (found := worker.poll())[0]:
                 if self._stopped.wait(_POLL_SECONDS):
                     return
+                self._attend()
             error = found[1].error
         except errors.UnavailableError as exc:  # a command is just suspending or resuming it
             error = exc
@@ -193,6 +195,13 @@ class Oversubscriber:
             run_tenants.tenants_of(device.uuid, live, activities), own.run_id, live, now
         )
         return oversubscription.decide(pool, tenants, now)
+
+    def _attend(self) -> None:
+        """Record each second that this supervisor attends to the move in progress."""
+        if tenant_record.now() - self._attended >= _MOST_PERIOD_SECONDS:
+            self._attended = tenant_record.now()
+            with contextlib.suppress(errors.PyVgpuError, OSError):  # at the next one
+                self._rewrite(tenant_record.TenantRecord.seen_at)
 
     def _rewrite(self, change: Callable[[TenantRecord, float], TenantRecord]) -> None:
         with self._registries.frozen() as live:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from pyvgpu import errors, log
-from pyvgpu.machine import cgroups
+from pyvgpu.machine import cgroups, reservations
 from pyvgpu.run import mount_namespace
 
 if TYPE_CHECKING:
@@ -298,7 +298,8 @@ def _stop_as(status: int) -> None:
     A process that stops the child alone, by SIGSTOP, will continue it alone: ignore that.
     """
     if os.WSTOPSIG(status) in _STOPS_OF_THE_TERMINAL:
-        os.kill(os.getpid(), signal.SIGSTOP)
+        with reservations.unlocked():
+            os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def _ignored_signals() -> frozenset[int]:

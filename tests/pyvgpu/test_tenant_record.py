@@ -53,3 +53,22 @@ def test_host_memory_of_runs_that_are_being_moved_counts(others, left):
 def test_without_a_bound_any_host_memory_is_left():
     own = run("a", record=dataclasses.replace(RECORD, host_memory=None))
     assert run_tenants.left_host_memory(own, [own]) is None
+
+
+@pytest.mark.parametrize(
+    ("seen", "move"),
+    [
+        pytest.param(100.0, None, id="attended"),
+        pytest.param(80.0, ("suspend", "c"), id="its supervisor is stopped"),
+    ],
+)
+def test_a_move_that_no_supervisor_attends_to_holds_up_no_other(seen, move):
+    moving = dataclasses.replace(RECORD, moving_since=75.0, seen=seen)
+    waits = dataclasses.replace(RECORD, since=90.0, is_new=True, seen=100.0)
+    live = [run("a", GATED, moving), run("b", SUSPENDED, waits), run("c")]
+    idle = {x.run_id: region.Activity(0.0, 0.0, False) for x in live}
+    tenants = run_tenants.attended(
+        run_tenants.tenants_of(DEVICE.uuid, live, idle), "b", live, 100.0
+    )
+    found = oversubscription.decide(oversubscription.Pool(25 * GIB, 100), tenants, 100.0)
+    assert (None if found is None else (found.action.value, found.key)) == move

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from waiting import PROMPT, wait_until
 
-from pyvgpu import region
+from pyvgpu import locks, region
 
 from .conftest import reservation_folders
 
@@ -191,6 +191,49 @@ def test_ctrl_z_stops_both_and_fg_continues_both(runner):
     os.close(terminal)
     os.waitpid(pid, 0)
     wait_until(lambda: runner.trees() == [])
+
+
+HOLDER = """
+import sys, threading
+from pathlib import Path
+from pyvgpu.machine import reservations
+from pyvgpu.run import supervisor
+
+registries, held = reservations.Registries(*map(Path, sys.argv[1:3])), threading.Event()
+
+def hold():
+    with registries.held():
+        held.set()
+        sys.stdin.readline()
+
+threading.Thread(target=hold, daemon=True).start()
+held.wait()
+with supervisor.signals_held() as inherited:
+    program = supervisor.RunProgram("/bin/sh", ["sh", "-c", "echo $$; kill -TSTP $$"], {})
+    supervisor.supervise(program, inherited)
+"""
+
+
+def test_a_supervisor_is_stopped_only_once_it_holds_no_lock(tmp_path):
+    registry = tmp_path / "all"
+    registry.mkdir()
+    registry.chmod(0o1777)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, tmp_path / "root", registry],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        process_group=0,  # with a parent outside of it: else the kernel ignores SIGTSTP
+    ) as run:
+        try:
+            program = int(run.stdout.readline())
+            wait_until(lambda: state(program) == "T")
+            run.stdin.write("\n")
+            run.stdin.flush()
+            wait_until(lambda: state(run.pid) == "T")
+            wait_until(lambda: not locks.is_flocked(registry))
+        finally:
+            run.kill()
 
 
 def test_sigkill_of_the_run_ends_the_program_and_cleans_up(runner, name):

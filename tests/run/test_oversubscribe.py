@@ -1,5 +1,6 @@
 """`pyvgpu run --oversubscribe`: idle runs make room, and come back when they want to work."""
 
+import contextlib
 import dataclasses
 import re
 import signal
@@ -27,6 +28,20 @@ def crowded(runner, name, *options, size="50GiB"):
 
 def state(runner, name):
     return runner.listed(name)["state"]
+
+
+@contextlib.contextmanager
+def waiting_beside_work(runner, name):
+    """Run *name*, which works without a pause; yield the process of a run that waits for room."""
+    with crowded(runner, name) as working:
+        working.send("context(); answer(1)")
+        assert working.answer() == 1
+        working.send(f"while True: {WORK}")
+        second = f"{name}-b"
+        options = ("--name", second, *QUICK, "--vmemory", "50GiB")
+        with runner.started(*options, "--", "true") as waiting:
+            wait_until(lambda: reservation_folders(second) and state(runner, second) == "waiting")
+            yield waiting
 
 
 def test_an_idle_run_makes_room_and_comes_back_when_it_wants_to_work(runner, name):
@@ -92,22 +107,12 @@ def test_reservations_stay_within_the_ratio(runner, name):
 
 
 def test_a_signal_ends_the_wait_for_room(runner, name):
-    with crowded(runner, name) as first:
-        first.send("context(); answer(1)")
-        assert first.answer() == 1
-        first.send(f"while True: {WORK}")
-        with runner.started(
-            "--name", f"{name}-b", *QUICK, "--vmemory", "50GiB", "--", "true"
-        ) as waiting:
-            wait_until(
-                lambda: reservation_folders(f"{name}-b")
-                and state(runner, f"{name}-b") == "waiting"
-            )
-            wait_until(lambda: shares(name)["waiting_seconds"] == 0)
-            wait_until(lambda: shares(f"{name}-b")["waiting_seconds"] > 0)
-            assert shares(f"{name}-b")["moved_to_device_bytes_total"] == 0
-            waiting.send_signal(signal.SIGTERM)
-            assert waiting.wait(WHOLE) == -signal.SIGTERM
+    with waiting_beside_work(runner, name) as waiting:
+        wait_until(lambda: shares(name)["waiting_seconds"] == 0)
+        wait_until(lambda: shares(f"{name}-b")["waiting_seconds"] > 0)
+        assert shares(f"{name}-b")["moved_to_device_bytes_total"] == 0
+        waiting.send_signal(signal.SIGTERM)
+        assert waiting.wait(WHOLE) == -signal.SIGTERM
         assert reservation_folders(f"{name}-b") == []
 
 
@@ -162,22 +167,12 @@ def test_a_move_whose_end_was_not_recorded_does_not_last(runner, name):
 
 
 def test_a_run_that_waits_for_room_is_not_suspended(runner, name):
-    with crowded(runner, name) as first:
-        first.send("context(); answer(1)")
-        assert first.answer() == 1
-        first.send(f"while True: {WORK}")
-        with runner.started(
-            "--name", f"{name}-b", *QUICK, "--vmemory", "50GiB", "--", "true"
-        ) as waiting:
-            wait_until(
-                lambda: reservation_folders(f"{name}-b")
-                and state(runner, f"{name}-b") == "waiting"
-            )
-            for command in ("suspend", "resume"):
-                said = refused(pyvgpu(runner, command, f"{name}-b"))
-                assert "has not started yet: it waits for room" in said
-            waiting.send_signal(signal.SIGTERM)
-            waiting.wait(WHOLE)
+    with waiting_beside_work(runner, name) as waiting:
+        for command in ("suspend", "resume"):
+            said = refused(pyvgpu(runner, command, f"{name}-b"))
+            assert "has not started yet: it waits for room" in said
+        waiting.send_signal(signal.SIGTERM)
+        waiting.wait(WHOLE)
 
 
 def test_without_host_memory_no_run_is_suspended(runner, name):

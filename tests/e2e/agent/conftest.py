@@ -1,5 +1,6 @@
 """Fixtures: a node agent on the cluster's node, shared by all tests of this folder."""
 
+import agent_set
 import agents
 import pytest
 import rig
@@ -35,6 +36,14 @@ def idle(agent):
     """The agent without options and without any grant."""
     agent.until_idle()
     return agent
+
+
+@pytest.fixture(scope="module")
+def suspend_rules(running):
+    """The RBAC rules that the chart adds for `agent.suspend`."""
+    with agent_set.rights_of("agent/suspend.yaml", "agent.suspend=true"):
+        yield
+        running.become()  # without --suspend, before the rules are deleted
 
 
 @pytest.fixture

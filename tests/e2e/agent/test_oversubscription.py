@@ -6,7 +6,6 @@ import subprocess
 import time
 from typing import NamedTuple
 
-import agent_set
 import agents
 import pytest
 import rig
@@ -27,16 +26,8 @@ NO_ROOM = "there is no room for it now: it needs"
 HOLDER = "trap 'exit 0' TERM; /holder {mebibytes} {pause} & echo $! > /holder.pid; wait"
 
 
-@pytest.fixture(scope="module")
-def rights(running):
-    """What the chart grants the agent for suspensions."""
-    with agent_set.rights_of("agent/suspend.yaml", "agent.suspend=true"):
-        yield
-        running.become()  # it asks for nothing more when the rights are gone
-
-
 @pytest.fixture
-def agent(running, rights):
+def agent(running, suspend_rules):
     """An agent that oversubscribes its devices twofold, without any grant."""
     running.become(*OPTIONS)
     running.until_idle()

@@ -3,7 +3,6 @@
 import json
 import re
 
-import agent_set
 import agents
 import pytest
 import rig
@@ -17,16 +16,8 @@ HOLDER = "trap 'exit 0' TERM; /holder 512 100 & wait"
 NOTEBOOKS = 3
 
 
-@pytest.fixture(scope="module")
-def rights(running):
-    """What the chart grants the agent for suspensions."""
-    with agent_set.rights_of("agent/suspend.yaml", "agent.suspend=true"):
-        yield
-        running.become()  # it asks for nothing more when the rights are gone
-
-
 @pytest.fixture
-def suspending(running, rights):
+def suspending(running, suspend_rules):
     """The agent with --suspend, without any grant."""
     running.become("--suspend")
     running.until_idle()

@@ -86,7 +86,7 @@ class Auditor:
         self._before: list[quota_audit.Violation] = []
         self._confirmed: list[quota_audit.Violation] = []
         self._ended: set[int] = set()  # pids of killed processes that have not exited yet
-        self.seen = quota_audit.NOTHING  # of the last poll
+        self.seen = quota_audit.NOTHING  # by the last audit
         self.sees_all = tree_users.sees_all()
         self._corrections = corrections.Corrections(folders)
         self._times = device_time.Times()
@@ -120,7 +120,7 @@ class Auditor:
 
     def _watch(self) -> None:
         """Audit until it is stopped; at once when a ledger was tampered with."""
-        polled = sampled = -PERIOD_SECONDS
+        audited = sampled = -PERIOD_SECONDS
         known: set[str] = set()
         while not self._stopped.is_set():
             self.correct()
@@ -129,9 +129,9 @@ class Auditor:
                 self.sample(now)
                 sampled = now
             tampered = {grant for grant in self._grants() if self._corrections.found(grant)}
-            if now - polled >= PERIOD_SECONDS or tampered - known:
+            if now - audited >= PERIOD_SECONDS or tampered - known:
                 self.poll()
-                polled = now
+                audited = now
             known = tampered
             self._stopped.wait(pause_seconds(self._granted()))
 
@@ -293,7 +293,7 @@ class Auditor:
 
     @property
     def findings(self) -> tuple[quota_audit.Violation, ...]:
-        """The current findings that two polls have confirmed."""
+        """The current findings that two audits have confirmed."""
         return tuple(self._confirmed)
 
     def _shimmed(self, owners: Mapping[int, process_owner.Whose]) -> frozenset[int]:

@@ -2,7 +2,7 @@
 
 The shim lives in its tenant's process, so a malicious tenant can bypass it: link the driver
 statically, or call the device's kernel interface itself. NVML still reports its usage. A finding
-counts only if two polls in a row have it: a process may start or end between two NVML calls.
+counts only if two consecutive audits have it: a process may start or end between two NVML calls.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ViolationKind(enum.Enum):
 
 
 _OF_CONTAINERS = (ViolationKind.ABOVE, ViolationKind.TIME, ViolationKind.TAMPERED)
-_SEEN_OFTEN = (ViolationKind.TIME, ViolationKind.TAMPERED)  # found over several polls already
+_SEEN_OFTEN = (ViolationKind.TIME, ViolationKind.TAMPERED)  # found over several audits already
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Violation:
 
     @property
     def key(self) -> tuple[ViolationKind, str, tuple[int, ...], str]:
-        """Identity of the finding across polls; a container's does not depend on its processes."""
+        """Identity of the finding in all audits; a container's does not depend on processes."""
         pids = () if self.kind in _OF_CONTAINERS else self.pids
         return self.kind, self.uuid, pids, self.grant
 
@@ -105,7 +105,7 @@ def find(
 
 
 def confirmed(before: Iterable[Violation], now: Iterable[Violation]) -> list[Violation]:
-    """Return the findings of *now* that the poll *before* has, too."""
+    """Return the findings of *now* that the audit *before* had, too."""
     known = {finding.key for finding in before}
     return [finding for finding in now if finding.kind in _SEEN_OFTEN or finding.key in known]
 

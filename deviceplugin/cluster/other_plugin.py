@@ -119,7 +119,7 @@ class OtherPluginWatch:
             self.poll()
 
     def poll(self) -> None:
-        """Poll once at the node; while it cannot be read, the stored result holds."""
+        """Read the node's capacity once; while it cannot be read, the stored result holds."""
         try:
             found = counted(self._node.capacity(), self._ours())
         except errors.PyVgpuError as exc:

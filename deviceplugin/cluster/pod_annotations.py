@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 5.0  # between two polls without a change, for containers granted since
+POLL_SECONDS = 5.0  # while no pod changes, for containers granted since
 
 
 class PodAnnotations:
@@ -38,7 +38,7 @@ class PodAnnotations:
         self._stopped = False
 
     def changed(self, _: str) -> None:
-        """Request a poll soon, since a pod has changed."""
+        """Wake :meth:`run`: a pod has changed."""
         self._changed.set()
 
     def stop(self) -> None:
@@ -47,7 +47,7 @@ class PodAnnotations:
         self._changed.set()
 
     def run(self) -> None:
-        """Poll after each change of a pod, and every POLL_SECONDS."""
+        """Apply annotations after each change of a pod, and every POLL_SECONDS."""
         while True:
             self._changed.wait(POLL_SECONDS)
             self._changed.clear()

@@ -174,7 +174,7 @@ class DriverLimits:
                 )
         except memory_limit.NotSetError as exc:
             sizes, why = before.sizes, str(exc)
-        if not (why and sizes):  # an outdated limit is set again by the next poll
+        if not (why and sizes):  # the next poll retries an outdated limit
             self._asked[grant.id] = _wanted(grant)
         self._note(grant, memory_limit.Limit(tuple(map(str, found)), sizes, why))
 

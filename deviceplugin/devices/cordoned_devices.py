@@ -108,7 +108,7 @@ class CordonWatch:
                 self._complain(f"could not follow {names.CORDONED_ANNOTATION}: {exc}")
 
     def poll(self) -> None:
-        """Poll once."""
+        """Read the annotation once, and cordon the devices that it lists."""
         noted = self._node.metadata().get("annotations") or {}
         text = noted.get(names.CORDONED_ANNOTATION, "")
         uuids = read(text)

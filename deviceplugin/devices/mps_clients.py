@@ -56,7 +56,7 @@ class LeavingClients:
         self._stopped.set()
 
     def run(self) -> None:
-        """Poll every POLL_SECONDS."""
+        """Terminate clients every POLL_SECONDS until :meth:`stop`."""
         while not self._stopped.wait(POLL_SECONDS):
             self.poll()
 

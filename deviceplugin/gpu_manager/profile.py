@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyvgpu.volumes import driver_follower
 
 FOLDER = cdi.CONTAINER_FOLDER
-# 32-bit programs of `compat32=true` poll in the second one, which a share does not have.
+# 32-bit programs of `compat32=true` search the second one, which a share does not have.
 LIBRARY_PATH = f"{FOLDER}/{mirror_plan.LIB64}:{FOLDER}/{mirror_plan.LIB32}"
 
 MODEL_LABEL = "gaia.tencent.com/gpu-model"

@@ -275,7 +275,7 @@ class TimeSlices:
         self.offer.show(everything, unavailable(found, self._replicas, self._in_use))
 
     def changed(self) -> None:
-        """Let :meth:`run` poll at once: a device has changed."""
+        """Wake :meth:`run`: a device has changed."""
         self._news.set()
 
     def run(self) -> None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 5.0  # between two polls without a change, for containers granted since
+POLL_SECONDS = 5.0  # while no pod changes, for containers granted since
 RETRY_SECONDS = 30.0  # between two attempts at what was refused
 IDLE_LOCK_SECONDS = 2.0  # for the work of a pod that is thought to be idle
 _TIMEOUT_SECONDS = 5.0  # for operations in progress when the agent ends
@@ -161,7 +161,7 @@ class PodSuspender:
         self._restores: dict[str, threading.Lock] = collections.defaultdict(threading.Lock)
 
     def changed(self, _: str) -> None:
-        """Request a poll soon, since a pod has changed."""
+        """Wake :meth:`run`: a pod has changed."""
         self._changed.set()
 
     def stop(self) -> None:
@@ -170,7 +170,7 @@ class PodSuspender:
         self._changed.set()
 
     def run(self) -> None:
-        """Poll after each change of a pod, and every POLL_SECONDS."""
+        """Reconcile after each change of a pod, and every POLL_SECONDS."""
         while not self._stopped.is_set():
             self._changed.wait(POLL_SECONDS)
             self._changed.clear()
@@ -182,7 +182,7 @@ class PodSuspender:
             thread.join(_TIMEOUT_SECONDS)
 
     def poll(self) -> None:
-        """Begin with whatever the annotations request and the quotas do not say yet."""
+        """Begin the suspensions and resumptions that annotations request and quotas lack."""
         granted: dict[str, list[Grant]] = {}
         for grant in list(self._node.grants().values()):
             if grant.owner is not None and not grant.over:

@@ -177,7 +177,7 @@ def run(options: argparse.Namespace) -> int:
         called = _name_of(made)
         uuid = made.share.device.uuid
         document = cdi_edits.held(names.RUN_KIND, called, uuid, files.folder, host.driver)
-        opened.poll()
+        opened.ensure_arbiter()
         _put(document, output)
         log.say(f"the quota is --device {names.RUN_KIND}={called}")
         started = supervisor.RunProgram(program, command, environment)

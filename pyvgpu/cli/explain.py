@@ -94,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
         return _waits(api, thing, asked, options)
     refusal = refusals.find(thing)
     if asked is not None and asked.node and not asked.over and refusal is not None:
-        refused = refusals.poll(api, thing, asked, refusal)
+        refused = refusals.explain(api, thing, asked, refusal)
         print(refused.document() if options.json else refused.text())
         return 0
     claims = claim_explanation.ServerClaims(api)

@@ -102,7 +102,7 @@ class RefusalExplanation:
         )
 
 
-def poll(
+def explain(
     api: apiserver.ApiServer, thing: Object, pod: pod_request.PodRequest, refusal: Refusal
 ) -> RefusalExplanation:
     """Return why *pod*, parsed from the object *thing*, does not start."""

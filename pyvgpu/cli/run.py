@@ -156,7 +156,7 @@ def run(options: argparse.Namespace) -> int:
         number = None
         if opened.mover is not None and oversubscription is not None:
             number = opened.mover.wait_for_room(oversubscription.wait_seconds)
-        opened.poll()
+        opened.ensure_arbiter()
         if number is None:
             overlays = (
                 () if options.no_namespace else run_setup.overlays(base, opened.tree, plan.source)

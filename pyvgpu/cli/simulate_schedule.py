@@ -154,7 +154,7 @@ def _place(
     answer = decider.filter(pod, names, 0.0)
     if not answer.fitting:
         why = decider.explain(key, names)
-        return Placed(key, why=why.event() if why else "it was not polled at")
+        return Placed(key, why=why.event() if why else "no node was considered")
     scores = decider.prioritize(pod, answer.fitting, 0.0)
     node = min(
         zip(scores, answer.fitting, strict=True), key=lambda scored: (-scored[0], scored[1])

@@ -51,9 +51,9 @@ def evaluate_each(
 ) -> tuple[ClaimVerdict, ...]:
     """Return the verdict on each of *claims*, in their order; a check raises FailedError."""
     verdicts = []
-    for claim, poll in claims:
+    for claim, check in claims:
         try:
-            verdicts.append(ClaimVerdict(claim, holds=True, seen=poll(seen)))
+            verdicts.append(ClaimVerdict(claim, holds=True, seen=check(seen)))
         except FailedError as exc:
             verdicts.append(ClaimVerdict(claim, holds=False, seen=str(exc)))
     return tuple(verdicts)

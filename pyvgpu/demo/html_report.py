@@ -181,7 +181,9 @@ def _draw_time(seen: Observations) -> _Picture:
     _say_beside(axes, 0, "idle", _COLOURS[Role.IDLE])
     _scale(axes, (begin, end), 100, "% of the device's time")
     caption = f"Completed kernels in steps of {STEP_SECONDS:g} s; dashed: the vcore. " + (
-        "The shaded time is evaluated." if window else "The tenants did not run concurrently."
+        "Shares are measured in the shaded time."
+        if window
+        else "The tenants did not run concurrently."
     )
     return _Picture("Achieved share over time", caption, _save(figure))
 
@@ -239,7 +241,7 @@ def _draw_quotas(seen: Observations) -> _Picture:
     axes.axvline(100, color=_INK, linewidth=1, linestyle=(0, (4, 3)))
     axes.set_xlim(0, top)
     axes.set_xlabel("% of the quota")
-    caption = "For memory the maximum ever held, for time the share in the evaluated time."
+    caption = "For memory the maximum ever held, for time the share in the shaded time above."
     return _Picture("Use of the quotas", caption, _save(figure))
 
 

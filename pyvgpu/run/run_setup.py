@@ -78,7 +78,7 @@ class OpenRun:
     tree: Path
     limit: run_limit.RunLimit
     change: Callable[[quota.QuotaChange], holders.Changed]
-    poll: Callable[[], None]  # ensures that the run has its arbiter
+    ensure_arbiter: Callable[[], None]
     start_threads: Callable[[], None]  # after the last fork
     variables: Mapping[str, str]  # environment of its programs, beside the driver's
     mover: oversubscriber.Oversubscriber | None = None

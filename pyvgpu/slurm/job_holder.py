@@ -126,7 +126,7 @@ def hold(settings: JobSettings, held: shards.HeldShards, ready: BinaryIO) -> Non
             {"CUDA_VISIBLE_DEVICES": "0", **run_setup.variables(base)},
             [(str(overlay.layer), closed, str(overlay.folder)) for overlay in overlays],
         )
-        opened.poll()
+        opened.ensure_arbiter()
         opened.start_threads()
         ready.close()
         _Steps(settings.job, held, opened, lines).serve(listener)

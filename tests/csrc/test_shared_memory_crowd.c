@@ -211,7 +211,7 @@ static uint64_t used(void)
 
 /* With all processes stopped: live memory is charged, both before and after dead ones are reaped.
  */
-static void evaluate(uint64_t *most)
+static void check_charges(uint64_t *most)
 {
     uint64_t living = alive();
     uint64_t charged = 0;
@@ -242,10 +242,10 @@ int main(void)
 
         usleep((unsigned) rand_r(&seed) % 3000);
         stop_all(pids);
-        evaluate(&most);
+        check_charges(&most);
         if (round % 2) {
             kill_one(pids, which);
-            evaluate(&most);
+            check_charges(&most);
             pids[which] = start(which);
             deaths++;
         }
@@ -255,7 +255,7 @@ int main(void)
     stop_all(pids);
     for (unsigned i = 0; i < PROCESSES; i++) {
         kill_one(pids, i);
-        evaluate(&most);
+        check_charges(&most);
     }
     printf("%u deaths, at most %u of %u bytes alive\n", deaths, (unsigned) most, (unsigned) LIMIT);
     CHECK("much was shared", most > LIMIT / 2);

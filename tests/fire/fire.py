@@ -4,7 +4,7 @@ The tenants are ``tenant/``: a program with three threads that allocates and fre
 of all families at random. This module runs them until they have done enough operations in all; it
 kills, stops and restarts them meanwhile, and checks all along that each makes progress, that no
 device ever exceeded the quota (by the machine's own account), and that free and used add up to the
-whole (``witness.c`` polls this).
+whole (``witness.c`` checks this).
 
 Now and then it sets the quota below the memory held, like ``pyvgpu set``. Until the quota is
 raised again no process may get more than was charged when it was lowered.

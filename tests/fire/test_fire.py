@@ -96,7 +96,7 @@ def test_all_processes_end_with_the_test_process(tmp_path, room, quota):
         os.close(life)
 
 
-def test_evaluate_fails_without_a_shim(tmp_path, room, quota):
+def test_check_fails_without_a_shim(tmp_path, room, quota):
     with (
         fire.fire(tmp_path / "fire", room, quota // 2, SEED, bare=True) as lit,
         pytest.raises(AssertionError, match="bytes were in use, the quota is"),

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* witness.c -- `witness FOLDER QUOTA` polls the free memory all along, and allocates nothing.
+/* witness.c -- `witness FOLDER QUOTA` reads the free memory all the time, and allocates nothing.
  *
  * It has a context on each device and is never killed or stopped. QUOTA is the total that each
  * device must show; 0: not known. An impossible value ends it with a message.

@@ -39,7 +39,7 @@ class Gate:
 class Sizes:
     def __init__(self, pool):
         self.pool, self.last, self.changes = pool, holds(pool), 0
-    def poll(self):
+    def sample(self):
         now = holds(self.pool)
         self.changes += now != self.last
         self.last = now
@@ -155,13 +155,13 @@ del taken[: len(quarter)]
 seen = Sizes(pool)
 for turn in range(200):
     for _, pointer in quarter:
-        check(free_async(pointer, on)); seen.poll()
+        check(free_async(pointer, on)); seen.sample()
     if turn % 3 == 2:
-        synchronize(on); seen.poll()
+        synchronize(on); seen.sample()
     for number, (size, _) in enumerate(quarter):
         result, pointer = request(pool, size, on)
         check(result)
-        quarter[number] = (size, pointer); seen.poll()
+        quarter[number] = (size, pointer); seen.sample()
 answer([seen.changes, before // MIB])
 """
 )

@@ -1,4 +1,4 @@
-"""The evaluate of a machine counts memory in use, and never that of dead processes."""
+"""The account of a machine counts memory in use, and never that of dead processes."""
 
 import signal
 

@@ -132,8 +132,8 @@ def test_admin_access_takes_nothing_of_a_device(space, agent):
     claimed.start(space, "tenant", STAYS, request(90, "8Gi"))
     space.until("pods", "tenant", lambda pod: rig.runs(pod, "main"))
     before = agent.present()
-    poll = request(1, "1Gi", name="poll", allocationMode="All", adminAccess=True)
-    claimed.start(space, "reader", "/nvml-client > /dev/termination-log 2>&1", poll)
+    monitor = request(1, "1Gi", name="monitor", allocationMode="All", adminAccess=True)
+    claimed.start(space, "reader", "/nvml-client > /dev/termination-log 2>&1", monitor)
     ended = space.until("pods", "reader", rig.has_ended)
     # No quota: it sees the whole device.
     assert said(ended, "main")["total"] == str(agent.machine.devices[0].memory_bytes)

@@ -48,7 +48,7 @@ class Case:
             volumes=[{"name": "up", "emptyDir": {}}],
         )
 
-    def poll(self, space):
+    def check(self, space):
         condition, phase = ("Failed", "Failed") if self.main else ("Complete", "Succeeded")
         pod = sidecars.has_ended(space, condition, self.name)
         assert (rig.phase(pod), rig.exit_code(pod, "side")) == (phase, 0)
@@ -88,10 +88,10 @@ def jobs(parts):
 @pytest.mark.row(1)
 @pytest.mark.parametrize("case", NEVER, ids=lambda case: case.name)
 def test_with_never_pod_and_job_depend_only_on_the_main_container(jobs, case):
-    case.poll(jobs)
+    case.check(jobs)
 
 
 @pytest.mark.row(3)
 @pytest.mark.parametrize("case", ON_FAILURE, ids=lambda case: case.name)
 def test_with_on_failure_a_job_completes_with_any_backoff_limit(jobs, case):
-    case.poll(jobs)
+    case.check(jobs)

@@ -22,7 +22,7 @@ POINTS = 5  # percentage points by which a share may be off within a few seconds
 SHORTEST_US = 100  # shorter kernels leave the device idle until the host launches more
 CLOCK_NS = 20  # resolution of Python loops on a busy host
 _WITHIN_MS = 1000
-QUEUED = "waited for a processor"  # figure of a tenant, in percent of the time
+LATE = "launched late for lack of a processor"  # figure of a tenant, in percent of the time
 _TENANT = re.compile(r"((\d+) percent, ([\d.]+) us)( \(\d+\))?$")  # the last: of several alike
 # Calls: the quota, and the overhead of the shim that docs/performance.md allows, ns.
 OVERHEAD = (
@@ -41,7 +41,7 @@ class TimeShare:
     wanted: int
     had: float
     scatter: float  # by which parts of the measured time differ; 0 if not known
-    queued: float  # percent of the time in which its threads waited for a processor
+    late: float  # percent of the time by which a lack of processors delayed its launches
     guaranteed: bool  # not beside programs without a quota, nor if the host is too slow to use it
 
 
@@ -142,31 +142,39 @@ def shares(record: KitRecord) -> Iterator[TimeShare]:
             others = scene.split(" beside ") if stage == "tenants" else [wanted[1]]
             if wanted[1] in others:
                 others.remove(wanted[1])
-            queued = record.figure(stage, f"{prefix}: {QUEUED}")
+            late = record.figure(stage, f"{prefix}: {LATE}")
             yield TimeShare(
                 stage,
                 f"{tenant}, beside {' and '.join(others)}" if others else f"{tenant}, alone",
                 int(wanted[2]),
                 figure.value,
                 figure.scatter,
-                0 if queued is None else queued.value,
+                0 if late is None else late.value,
                 "without a quota" not in scene and float(wanted[3]) >= SHORTEST_US,
             )
 
 
 def _given(record: KitRecord) -> Iterator[TestOutcome]:
-    """Check that no tenant had less than its share, but for what a lack of processors explains."""
+    """Check that no tenant had less than its share, but for what a lack of processors explains.
+
+    That is at most the share of the time by which its launches were late: a tenant that waits for
+    a processor while the device has work of it loses nothing.
+    """
     for share in shares(record):
         if share.guaranteed:
             seen = f"{share.had:.1f} of {share.wanted}"
             if share.scatter:
                 seen += f", parts of the time differ by {share.scatter:.1f}"
-            if share.queued:
-                seen += f"; it waited for a processor for {share.queued:.1f} percent of the time"
+            explained = share.wanted * min(share.late, 100) / 100
+            if share.late:
+                seen += (
+                    f"; it launched late for lack of a processor for {share.late:.1f} percent of "
+                    f"the time, which explains {explained:.1f}"
+                )
             yield TestOutcome(
                 f"{share.stage}: {share.tenant}",
                 verdict(
-                    share.wanted - share.had, POINTS, share.scatter + share.queued, share.scatter
+                    share.wanted - share.had, POINTS, share.scatter + explained, share.scatter
                 ),
                 seen,
             )

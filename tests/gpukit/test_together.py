@@ -50,16 +50,23 @@ def test_a_tenant_that_waits_for_each_kernel_has_one_under_way(tenants):
 
 
 @pytest.mark.slow
-def test_a_tenant_reports_the_time_in_which_it_waited_for_a_processor(tenants):
-    """Six of them on one processor: each has less than all of its time."""
+@pytest.mark.parametrize(
+    ("kernel_ns", "late"),
+    [
+        pytest.param(20_000, True, id="the device runs out of work"),
+        pytest.param(500_000_000, False, id="the device has work for longer than it waits"),
+    ],
+)
+def test_a_tenant_reports_by_how_much_its_launches_were_late(tenants, kernel_ns, late):
+    """Six of them on one processor: each waits for it."""
     processor = min(os.sched_getaffinity(0))
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {processor})
     try:
-        answers = together.answers([together.Tenant(None, 20_000)] * 6, 0.3)
+        answers = together.answers([together.Tenant(None, kernel_ns)] * 6, 0.3)
     finally:
         os.sched_setaffinity(0, before)
-    assert all(answer["queued_ns"] > 0 for answer in answers)
+    assert {answer["late_ns"] > 0 for answer in answers} == {late}
 
 
 @pytest.mark.parametrize(
@@ -80,13 +87,13 @@ def test_kernels_count_by_their_part_of_the_time(kernels, count):
 def test_the_halves_of_the_time_are_the_scatter_of_a_share():
     ms = 1_000_000
     kernels = [[n * ms, (n + 1) * ms] for n in (*range(0, 50, 2), *range(50, 100))]
-    answer = {"kernels": kernels, "queued_ns": 12 * ms}
+    answer = {"kernels": kernels, "late_ns": 12 * ms}
     had = together.had(together.Tenant(30, ms), answer, (0, 100 * ms), 0.1)
     assert had == together.Had(75.0, [50.0, 100.0], 12.0)
     unknown = together.had(
-        together.Tenant(30, ms), {**answer, "queued_ns": None}, (0, 100 * ms), 0.1
+        together.Tenant(30, ms), {**answer, "late_ns": None}, (0, 100 * ms), 0.1
     )
-    assert unknown.queued is None
+    assert unknown.late is None
 
 
 def reported(path, function, *arguments):
@@ -128,13 +135,13 @@ def test_a_tenant_without_a_quota_is_not_evaluated(tmp_path):
     assert reported(tmp_path / "lines", together.evaluate, "title", tenant, had) == []
 
 
-def test_waiting_for_a_processor_is_reported_where_the_kernel_tells(tmp_path):
-    for queued, count in ((None, 1), (3.5, 2)):
-        had = together.Had(30.0, [29.0, 31.0], queued)
-        found = reported(tmp_path / f"{queued}", together.tell, "title: share", "title", had)
+def test_late_launches_are_reported_where_the_kernel_tells(tmp_path):
+    for late, count in ((None, 1), (3.5, 2)):
+        had = together.Had(30.0, [29.0, 31.0], late)
+        found = reported(tmp_path / f"{late}", together.tell, "title: share", "title", had)
         assert [fields["value"] for _, fields in found] == [30.0, 3.5][:count]
         assert found[0][1]["spread"] == [29.0, 31.0]
-    assert found[1][1]["name"] == "title: waited for a processor"
+    assert found[1][1]["name"] == "title: launched late for lack of a processor"
 
 
 def test_a_clock_that_rose_makes_no_share_too_high():

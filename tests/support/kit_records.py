@@ -36,7 +36,7 @@ def stage(state="done", reason="", facts=(), figures=(), guarantees=()):
 def _figure(name, value):
     value, spread = value if isinstance(value, tuple) else (value, None)
     unit = "%" if "percent" in name and "median" not in name else ""
-    if name.endswith(guarantees.QUEUED):
+    if name.endswith(guarantees.LATE):
         unit = "% of the time"
     return {"name": name, "value": value, "unit": unit, "spread": spread}
 

@@ -31,7 +31,7 @@ class Had:
 
     percent: float  # of the device's time
     spread: list[float]  # least and most of both halves of the time
-    queued: float | None  # percent of the time in which its threads waited for a processor
+    late: float | None  # percent of the time by which a lack of processors delayed its launches
 
 
 def answers(tenants, seconds):
@@ -108,8 +108,8 @@ def play(tenants, seconds):
 def tell(report, name, prefix, had):
     """Report what a tenant Had as *name*; what belongs to it begins with *prefix*."""
     report.figure(name, had.percent, "%", had.spread)
-    if had.queued is not None:
-        report.figure(f"{prefix}: {guarantees.QUEUED}", had.queued, "% of the time")
+    if had.late is not None:
+        report.figure(f"{prefix}: {guarantees.LATE}", had.late, "% of the time")
 
 
 def evaluate(report, prefix, tenant, had):
@@ -132,11 +132,11 @@ def had(tenant, answer, whole, seconds):
     def percent(begin, end):
         return 100 * done(answer, begin, end, each) * takes / max(end - begin, 1)
 
-    queued = answer["queued_ns"]
+    late = answer["late_ns"]
     return Had(
         percent(begin, end),
         sorted((percent(begin, middle), percent(middle, end))),
-        None if queued is None else queued / seconds / 1e7,
+        None if late is None else late / seconds / 1e7,
     )
 
 

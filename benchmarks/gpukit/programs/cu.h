@@ -176,6 +176,7 @@ _Static_assert(offsetof(CUDA_ARRAY3D_DESCRIPTOR, Format) == 24, "its format");
     FUNCTION(cuStreamSynchronize, (CUstream))                                                      \
     FUNCTION(cuEventCreate, (CUevent *, unsigned) )                                                \
     FUNCTION(cuEventRecord, (CUevent, CUstream))                                                   \
+    FUNCTION(cuEventQuery, (CUevent))                                                              \
     FUNCTION(cuEventSynchronize, (CUevent))                                                        \
     FUNCTION(cuModuleLoadData, (CUmodule *, const void *) )                                        \
     FUNCTION(cuModuleGetFunction, (CUfunction *, CUmodule, const char *) )                         \

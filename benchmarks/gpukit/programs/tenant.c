@@ -7,14 +7,15 @@
  * of launches, and AHEAD batches are under way at most; with 1 and 1 it waits for each kernel.
  * Prints `ready` and waits for a line. Prints as JSON how many kernels there were, the median and
  * the 99th percentile of the time from the last launch of a batch until it was seen to be done, us,
- * for how long its threads were ready to run and had no processor, ns (null if the kernel does not
- * say), and [begin, end] of the last of EACH kernels by the device's own clock, ns.
+ * for how long it launched late because it had no processor, ns (null if the kernel does not say),
+ * and [begin, end] of the last of EACH kernels by the device's own clock, ns.
  */
 #include "cu.h"
 
-#include <dirent.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 enum {
     NOTED = 1 << 16, /* kernels at most; further ones write over the first */
@@ -48,28 +49,27 @@ static CUfunction load_kernel(const char *path)
     return kernel;
 }
 
-/* The time of all threads in the run queue, ns: the second word of their schedstat. -1 if the
- * kernel has none. */
-static int64_t queued_ns(void)
+/* The time for which this thread was ready to run and had no processor, ns: the second word of its
+ * *schedstat*. -1 if the kernel has none. */
+static int64_t queued_ns(int schedstat)
 {
-    DIR *threads = opendir("/proc/self/task");
-    int64_t total = -1;
+    char text[64] = "";
+    unsigned long long queued;
 
-    for (struct dirent *entry; threads && (entry = readdir(threads));) {
-        char path[sizeof("/proc/self/task//schedstat") + sizeof(entry->d_name)];
-        unsigned long long queued;
-        FILE *file;
+    if (pread(schedstat, text, sizeof(text) - 1, 0) < 0)
+        return -1;
+    return sscanf(text, "%*u %llu", &queued) == 1 ? (int64_t) queued : -1;
+}
 
-        snprintf(path, sizeof(path), "/proc/self/task/%s/schedstat", entry->d_name);
-        file = fopen(path, "r");
-        if (file && fscanf(file, "%*u %llu", &queued) == 1)
-            total = (total < 0 ? 0 : total) + (int64_t) queued;
-        if (file)
-            fclose(file);
-    }
-    if (threads)
-        closedir(threads);
-    return total;
+/* Return the part of the time since the last call for which this thread waited for a processor, ns,
+ * if the device has finished the batch *before* and so may have had nothing of this program to do.
+ * *queued* is the time of all waits until then. */
+static int64_t late_ns(int schedstat, const struct batch *before, int64_t *queued)
+{
+    int64_t last = *queued;
+
+    *queued = queued_ns(schedstat);
+    return cu.cuEventQuery(before->done) == 0 ? *queued - last : 0;
 }
 
 static void wait_for(const struct batch *batch)
@@ -87,19 +87,19 @@ static int compare(const void *left, const void *right)
 }
 
 /* Of the groups of kernels, the last one may not be whole. */
-static void print(size_t count, size_t each, int64_t queued)
+static void print(size_t count, size_t each, int64_t late)
 {
     size_t noted = count / each < NOTED ? count / each : NOTED;
     size_t known = latency_count < LATENCIES ? latency_count : LATENCIES;
 
     qsort(latencies, known, sizeof(latencies[0]), compare);
-    printf("{\"count\": %zu, \"p50\": %g, \"p99\": %g, \"queued_ns\": ", count,
+    printf("{\"count\": %zu, \"p50\": %g, \"p99\": %g, \"late_ns\": ", count,
            known ? (double) latencies[known / 2] / 1000 : 0,
            known ? (double) latencies[known * 99 / 100] / 1000 : 0);
-    if (queued < 0)
+    if (late < 0)
         printf("null");
     else
-        printf("%lld", (long long) queued);
+        printf("%lld", (long long) late);
     printf(", \"kernels\": [");
     for (size_t i = 0; i < noted; i++)
         printf("%s[%llu, %llu]", i ? ", " : "", (unsigned long long) words[2 * i],
@@ -118,10 +118,10 @@ int main(int argc, char **argv)
     CUdeviceptr times;
     CUfunction kernel;
     CUstream stream;
-    int64_t queued, before;
+    int64_t late = 0, queued;
     size_t count = 0;
     uint64_t until;
-    int processors;
+    int processors, schedstat;
 
     if (!steps || !(seconds > 0) || !size || !each || ahead < 1 || ahead > MOST_AHEAD) {
         fprintf(stderr, "usage: tenant WAY STEPS SECONDS BATCH AHEAD EACH IMAGE, for example "
@@ -137,7 +137,8 @@ int main(int argc, char **argv)
         CHECK(cu.cuEventCreate(&batches[i].done, 0));
     puts("ready");
     wait_for_line();
-    before = queued_ns();
+    schedstat = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
+    queued = queued_ns(schedstat);
     until = now_ns() + (uint64_t) (seconds * 1e9);
     for (size_t number = 0; now_ns() < until; number++) {
         struct batch *batch = &batches[number % ahead];
@@ -152,11 +153,12 @@ int main(int argc, char **argv)
             CHECK(cu.cuLaunchKernel(kernel, (unsigned) processors, 1, 1, 32, 1, 1, 0, stream,
                                     arguments, NULL));
         }
+        if (number > 0)
+            late += late_ns(schedstat, &batches[(number - 1) % ahead], &queued);
         CHECK(cu.cuEventRecord(batch->done, stream));
     }
     CHECK(cu.cuStreamSynchronize(stream));
-    queued = queued_ns();
     CHECK(cu.cuMemcpyDtoH_v2(words, times, sizeof(words)));
-    print(count, each, before < 0 || queued < before ? -1 : queued - before);
+    print(count, each, queued < 0 ? -1 : late);
     return 0;
 }

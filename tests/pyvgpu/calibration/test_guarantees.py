@@ -149,26 +149,30 @@ def test_shares_are_evaluated_where_parts_of_the_time_are_alike(evaluated, had, 
 
 
 @pytest.mark.parametrize(
-    ("queued", "verdict"),
+    ("late", "explained", "verdict"),
     [
-        pytest.param(0.4, "did not hold", id="processors were free"),
-        pytest.param(9.5, "inconclusive", id="processors were busy"),
+        pytest.param(0.4, 0.1, "did not hold", id="processors were free"),
+        pytest.param(7.9, 2.4, "did not hold", id="less than its share of that time explains"),
+        pytest.param(9.5, 2.9, "inconclusive", id="processors were busy"),
     ],
 )
 def test_less_than_a_share_is_inconclusive_if_a_lack_of_processors_explains_it(
-    evaluated, queued, verdict
+    evaluated, late, explained, verdict
 ):
-    figures_ = {UNLIKE: 22.5, f"{UNLIKE}: {guarantees.QUEUED}": queued}
+    figures_ = {UNLIKE: 22.5, f"{UNLIKE}: {guarantees.LATE}": late}
     found = evaluated(tenants=kit_records.stage(figures=figures_))["time is given"]
     assert found.verdict == verdict
     (outcome,) = found.outcomes
-    assert f"waited for a processor for {queued} percent of the time" in outcome.seen
+    assert outcome.seen == (
+        f"22.5 of 30; it launched late for lack of a processor for {late} percent of the time, "
+        f"which explains {explained}"
+    )
 
 
 def test_a_lack_of_processors_does_not_question_a_share_that_was_given(evaluated):
     alone = {
         "50 percent, 300 us: share": 49.0,
-        f"50 percent, 300 us: {guarantees.QUEUED}": 80.0,
+        f"50 percent, 300 us: {guarantees.LATE}": 80.0,
     }
     assert evaluated(alone=kit_records.stage(figures=alone))["time is given"].verdict == "held"
 
@@ -176,8 +180,8 @@ def test_a_lack_of_processors_does_not_question_a_share_that_was_given(evaluated
 def test_each_of_several_equal_tenants_is_evaluated(evaluated):
     scene = " beside ".join(["30 percent, 300 us"] * 3)
     entry = kit_records.stage(figures={f"{scene}: 30 percent, 300 us": 29.0})
-    entry["figures"] += [{**entry["figures"][0], "value": value} for value in (18.0, 29.5)]
-    numbered = f"{scene}: 30 percent, 300 us (2): {guarantees.QUEUED}"
+    entry["figures"] += [{**entry["figures"][0], "value": value} for value in (21.5, 29.5)]
+    numbered = f"{scene}: 30 percent, 300 us (2): {guarantees.LATE}"
     entry["figures"].append({"name": numbered, "value": 15.0, "unit": "", "spread": None})
     found = evaluated(tenants=entry)["time is given"].outcomes
     beside = ", beside 30 percent, 300 us and 30 percent, 300 us"

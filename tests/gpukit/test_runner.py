@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -135,6 +136,45 @@ def test_a_guarantee_that_does_not_hold_is_named_and_fails_the_run(kit, simulate
     done = kit.run(*options, **environment)
     assert done.returncode == 1
     assert "did not hold: breaks: the quota is held: 5 of 4" in done.stdout
+
+
+def test_a_run_ends_with_a_summary_the_place_of_the_record_and_the_next_step(kit, simulated):
+    options, environment = simulated
+    kit.put(good=(60, 1, GOOD), breaks=(60, 1, BREAKS))
+    done = kit.run(*options, **environment)
+    assert done.stdout.splitlines()[-3:] == [
+        "2 of 2 stages done; 1 guarantees held, 1 did not hold, 0 inconclusive",
+        f"record: {kit.out}/record.json; output of the stages: {kit.out}/log.txt",
+        f"next: where pyvgpu is installed, `pyvgpu calibrate {kit.out}`"
+        " says what the record shows",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pythons", "having", "used"),
+    [
+        pytest.param(("python3.13", "python3"), "python3", "python3", id="the usual one"),
+        pytest.param(("python3.13", "python3"), "python3.13", "python3.13", id="another"),
+        pytest.param(("python3.13", "python3"), None, "python3", id="none"),
+    ],
+)
+def test_the_python_that_has_pytorch_runs_the_kit(kit, tmp_path, pythons, having, used):
+    folder, packages, log = tmp_path / "bin", tmp_path / "packages", tmp_path / "log"
+    (packages / "torch").mkdir(parents=True)
+    folder.mkdir()
+    for name in pythons:
+        with_torch = f'PYTHONPATH="$PYTHONPATH:{packages}" ' if name == having else ""
+        python = folder / name
+        python.write_text(
+            f'#!/bin/sh\necho {name} >>{log}\n{with_torch}exec {sys.executable} "$@"\n'
+        )
+        python.chmod(0o755)
+    for name in ("bash", "dirname"):
+        (folder / name).symlink_to(shutil.which(name))
+    subprocess.run(
+        [kit.folder / "run", "--list"], env={"PATH": str(folder)}, capture_output=True, check=True
+    )
+    assert log.read_text().splitlines()[-1] == used
 
 
 def test_a_guarantee_that_cannot_be_evaluated_is_named_and_fails_nothing(kit, simulated):

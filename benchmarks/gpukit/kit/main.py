@@ -464,7 +464,20 @@ def run_one(options, kept, stage, limit, lines):
     return record.stage(state, reason, seconds, report.read_lines(lines))
 
 
-def evaluate(kept, chosen):
+def summarize(kept, out):
+    """Print the numbers of the record *kept*, its place in *out*, and what to do with it."""
+    entries = kept["stages"].values()
+    done = sum(entry["state"] == "done" for entry in entries)
+    verdicts = [guarantee["held"] for entry in entries for guarantee in entry["guarantees"]]
+    say(
+        f"{done} of {len(entries)} stages done; {verdicts.count(True)} guarantees held, "
+        f"{verdicts.count(False)} did not hold, {verdicts.count(None)} inconclusive"
+    )
+    say(f"record: {out}/{record.FILE}; output of the stages: {out}/log.txt")
+    say(f"next: where pyvgpu is installed, `pyvgpu calibrate {out}` says what the record shows")
+
+
+def evaluate(kept, chosen, out):
     """Print what did not hold or is inconclusive; return the exit code."""
     states = {stage.name: kept["stages"][stage.name]["state"] for stage in chosen}
     bad = [name for name, state in states.items() if state not in FINE]
@@ -479,6 +492,7 @@ def evaluate(kept, chosen):
     left = [name for name, state in states.items() if state == "not reached"]
     if left:
         say(f"not reached: {' '.join(left)}; go on with --resume")
+    summarize(kept, out)
     if bad or broken:
         return FAILED
     return NOT_REACHED if left else OK
@@ -505,7 +519,7 @@ def main(arguments=None):
         logs.make_room(options.out / "log.txt")
         deadline = None if options.minutes is None else begun + 60 * options.minutes
         run_all(options, kept, chosen, missing, deadline)
-        return evaluate(kept, chosen)
+        return evaluate(kept, chosen, options.out)
     except Stop as exc:
         print(f"run: {exc}", file=sys.stderr)
         return exc.code

@@ -90,7 +90,7 @@ def evaluate(report, name, seen, held):
         ("nearly all of it can be had", seen["held"] >= 0.97 * seen["free"],
          f"taken {seen['held']} of {seen['free']}"),
         ("the device holds no more than the quota", held <= QUOTA,
-         f"NVML shows {held} more than before"),
+         f"NVML shows {held} more than before, quota {QUOTA}"),
         ("what was written is there", seen["same"] == 1, "compared at both ends of each piece"),
         ("what was freed can be had again", not any(seen["again"]), f"results {seen['again']}"),
         ("everything is free at the end", seen["left"] >= 0.99 * seen["free"],

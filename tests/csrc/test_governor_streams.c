@@ -220,13 +220,13 @@ static void test_overlapping_streams_owe_time_while_no_other_container_has_work(
         int unknown;
     } rows[] = {
         {"up to 25 ms", -24 * MS, 10 * MS, .admitted = 1},
-        {"no more", -25 * MS, 10 * MS},
+        {"no more", -25 * MS, 10 * MS, .admitted = 0},
         {"its end was just read", -24 * MS, -MS, .admitted = 1},
-        {"they work one by one since a second", -MS, 1001 * MS},
-        {"a time of another boot", -MS, -1001 * MS},
-        {"launches never measured", -15 * MS, 10 * MS, 100},
+        {"they work one by one since a second", -MS, 1001 * MS, .admitted = 0},
+        {"a time of another boot", -MS, -1001 * MS, .admitted = 0},
+        {"launches never measured", -15 * MS, 10 * MS, 100, .admitted = 0},
         {"make it less", -14 * MS, 10 * MS, 100, .admitted = 1},
-        {"down to nothing", -1, 10 * MS, 160},
+        {"down to nothing", -1, 10 * MS, 160, .admitted = 0},
         {"others have work", -MS, 10 * MS, .beside = 1},
         {"others are idle", -24 * MS, 10 * MS, .beside = 1, .spared = 1, .admitted = 1},
         {"expectations were wrong", -MS, 10 * MS, .doubted_ns = 999 * MS},

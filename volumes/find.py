@@ -1,4 +1,4 @@
-"""Find the driver's libraries on this machine; errors list all folders searched.
+"""Find the driver's libraries on this machine; errors keep all folders searched.
 
 A driver is the file that a folder's ``libcuda.so.1`` (or its only ``libcuda.so.<release>``)
 resolves to, the ``libnvidia-ml.so.<release>`` of the same release, and every library beside the
@@ -31,6 +31,9 @@ _MOST_NVML = 64 << 20
 # Under WSL the driver is that of the Windows host, and no file name has the release.
 _UNRELEASED = frozenset(("libcuda.so.1", "libcuda.so.1.1", "libnvidia-ml.so.1"))
 _PLAIN = re.compile(r"[\w.+-]+", re.ASCII)
+
+_NAMED = 4  # folders without a finding that a message names
+_FINDING = " ("  # between a folder and what was found in it
 
 _REMEDY = (
     "Name the folder that holds it with --driver-libraries DIR, or use a simulated device: "
@@ -121,15 +124,18 @@ def first_originals(searched: searching.Searched, remedy: str = _REMEDY) -> Orig
         except DriverMissingError:
             findings.append(root.shown(folder))
         except ForeignDriverError as exc:
-            findings.append(f"{root.shown(folder)} ({exc})")
+            findings.append(f"{root.shown(folder)}{_FINDING}{exc})")
     raise missing(findings, remedy)
 
 
 def missing(searched: Iterable[str], remedy: str) -> DriverMissingError:
-    """Return the error that lists all folders *searched*, and the remedy."""
+    """Return the error that names the first folders *searched*, all findings, and the remedy."""
     found = tuple(searched)
+    named = [x for i, x in enumerate(found) if i < _NAMED or _FINDING in x]
+    if len(found) > len(named):
+        named.append(f"{len(found) - len(named)} other folders (`pyvgpu doctor` lists them)")
     return DriverMissingError(
-        f"no NVIDIA driver found. {remedy}. Searched for libcuda.so.1 in {', '.join(found)}", found
+        f"no NVIDIA driver found. {remedy}. Searched for libcuda.so.1 in {', '.join(named)}", found
     )
 
 

@@ -65,7 +65,10 @@ def _parsed(path: Path) -> Recording:
             f"{named}: is not a complete gzip file ({exc}), such as torch.profiler's trace.json.gz"
         ) from exc
     except OSError as exc:
-        raise errors.of_files(f"{named}: cannot be read", exc) from exc
+        raise errors.of_files(
+            f"{named}: must be a profile, such as trace.json.gz or report.sqlite; cannot be read",
+            exc,
+        ) from exc
     if data.lstrip()[:1] not in (b"{", b"["):
         raise errors.DataError(
             f"{named}: is not a profile; must be JSON of PyTorch's profiler, such as trace.json "

@@ -93,7 +93,8 @@ def test_missing_file_is_named(tmp_path):
     ran = replay(tmp_path / "none.json")
     assert (ran.returncode, ran.stderr) == (
         69,
-        f"pyvgpu: {tmp_path / 'none.json'}: cannot be read: No such file or directory\n",
+        f"pyvgpu: {tmp_path / 'none.json'}: must be a profile, such as trace.json.gz or "
+        "report.sqlite; cannot be read: No such file or directory\n",
     )
 
 

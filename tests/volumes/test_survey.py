@@ -271,8 +271,13 @@ def test_missing_driver_names_the_searched_folders(machine):
         "/run/nvidia/driver/etc/ld.so.cache (missing)",
         "/run/nvidia/driver/usr/lib64",
     ):
-        assert f"{machine.path}{place}" in str(caught.value)
-    assert "--driver-root" in str(caught.value)
+        assert f"{machine.path}{place}" in caught.value.searched
+    message = str(caught.value)
+    assert "--driver-root" in message
+    shown = [place for place in caught.value.searched if f"{place}," in message]
+    assert shown == [*caught.value.searched[:4], *(x for x in shown[4:] if "(missing)" in x)]
+    rest = len(caught.value.searched) - len(shown)
+    assert message.endswith(f"{rest} other folders (`pyvgpu doctor` lists them)")
 
 
 # Choice of libraries.

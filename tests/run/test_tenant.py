@@ -179,6 +179,20 @@ def test_background_process_keeps_the_reservation_but_starts_no_other(runner, na
     assert runner("--vmemory", "79000MiB", "true").returncode == 0
 
 
+def run_alone(runner, options, *arguments):
+    """Run with /run/pyvgpu on a tmpfs of its own, with these mount options; return what ran."""
+    script = f"mkdir -p /run/pyvgpu; mount -t tmpfs -o {options} x /run/pyvgpu; " + shlex.join(
+        runner.command(*arguments)
+    )
+    return subprocess.run(
+        ["unshare", "-m", "sh", "-c", script],
+        env=runner.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 @rights.needs_mounts
 @pytest.mark.parametrize(
     ("damage", "problem"),
@@ -204,16 +218,7 @@ def test_program_does_not_start_with_a_damaged_region(runner, probe, damage, pro
     begun = f"until [ -e $R/{names.CONTROL_SOCKET} ]; do sleep 0.05; done"  # by the supervisor
     damaged = f"R=${{LD_LIBRARY_PATH%%/lib64*}}/region; {begun}; {damage}"
     script = f"{damaged}; {probe} libcuda.so.1 {WITHIN}"
-    alone = "mkdir -p /run/pyvgpu; mount -t tmpfs -o mode=1777 x /run/pyvgpu; " + shlex.join(
-        runner.command("--vmemory", "2GiB", "sh", "-c", script)
-    )
-    ran = subprocess.run(
-        ["unshare", "-m", "sh", "-c", alone],
-        env=runner.environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ran = run_alone(runner, "mode=1777", "--vmemory", "2GiB", "sh", "-c", script)
     assert "alloc" not in ran.stdout
     assert problem in ran.stderr
     assert len(rights.without_line(ran.stderr).splitlines()) == 1
@@ -243,17 +248,7 @@ def test_overlay_works_on_folders_of_any_name(tmp_path, strange):
 
 @rights.needs_mounts
 def test_full_disk_gives_a_one_line_error(runner, tmp_path):
-    script = (
-        "mkdir -p /run/pyvgpu; mount -t tmpfs -o size=16k,mode=1777 x /run/pyvgpu; "
-        + shlex.join(runner.command("--vmemory", "2GiB", "true"))
-    )
-    ran = subprocess.run(
-        ["unshare", "-m", "sh", "-c", script],
-        env=runner.environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ran = run_alone(runner, "size=16k,mode=1777", "--vmemory", "2GiB", "true")
     assert ran.returncode == 69
     assert "No space left on device; make room there" in ran.stderr
     assert len(ran.stderr.splitlines()) == 1

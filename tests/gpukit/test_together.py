@@ -51,19 +51,19 @@ def test_a_tenant_that_waits_for_each_kernel_has_one_under_way(tenants):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kernel_ns", "late"),
+    ("kernel_ns", "sync", "late"),
     [
-        pytest.param(20_000, True, id="the device runs out of work"),
-        pytest.param(500_000_000, False, id="the device has work for longer than it waits"),
+        pytest.param(20_000, True, True, id="the device has no work meanwhile"),
+        pytest.param(500_000_000, False, False, id="the device has work for longer than it waits"),
     ],
 )
-def test_a_tenant_reports_by_how_much_its_launches_were_late(tenants, kernel_ns, late):
+def test_a_tenant_reports_by_how_much_its_launches_were_late(tenants, kernel_ns, sync, late):
     """Six of them on one processor: each waits for it."""
     processor = min(os.sched_getaffinity(0))
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {processor})
     try:
-        answers = together.answers([together.Tenant(None, kernel_ns)] * 6, 0.3)
+        answers = together.answers([together.Tenant(None, kernel_ns, sync)] * 6, 0.3)
     finally:
         os.sched_setaffinity(0, before)
     assert {answer["late_ns"] > 0 for answer in answers} == {late}

@@ -224,6 +224,31 @@ answer(results)
     assert answer == [0] * 4
 
 
+def test_stream_that_waited_for_another_one_is_limited_afterwards(half):
+    """The program only launches: no other call checks whether the stream's work has begun."""
+    answer = ask(
+        half,
+        """
+begin()
+other, event, gate = P(), P(), threading.Event()
+check(cuda.cuStreamCreate(byref(other), UINT(1)))
+check(cuda.cuEventCreate(byref(event), UINT(0)))
+wait_for = ctypes.CFUNCTYPE(None, P)(lambda _: gate.wait())
+check(cuda.cuLaunchHostFunc(other, wait_for, None))
+check(cuda.cuEventRecord(event, other))
+check(cuda.cuStreamWaitEvent(stream, event, UINT(0)))
+spin_ns.value = 200_000
+results = [plain() for _ in range(50)]
+gate.set()
+results += [plain() for _ in range(1500)]  # more than a launch queue holds
+answer(set(results) == {0})
+wait()
+""",
+    )
+    assert answer
+    assert charged(half).waits > 0
+
+
 def test_unseen_kernel_behind_a_gate_does_not_hang_beside_a_busy_thread(half):
     """Progress of another thread does not imply that the gate opens; the launch must return."""
     answer = ask(

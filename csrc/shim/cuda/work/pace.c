@@ -180,6 +180,8 @@ static uint64_t buy(struct pace_device *device, struct flight_lane *lane, int64_
         uint64_t end_ns;
 
         try_poll(device, wait.now);
+        if (lane && flight_is_held(lane)) /* its work costs nothing until it begins */
+            return governor_place(governor, lane->end_ns, *ns);
         if (give_way(device, lane, &wait, *ns))
             continue;
         end_ns = governor_place(governor, lane ? lane->end_ns : 0, *ns);
@@ -257,13 +259,8 @@ static void top_up(struct pace_device *device, struct flight_lane *lane, int64_t
     int64_t chunk = lane->surprise || lane->left_ns >= cost_ns
                         ? cost_ns
                         : larger(cost_ns, chunk_of(device, lane));
-    uint64_t end_ns;
 
-    if (flight_is_held(lane)) /* its work has not begun, and costs nothing until then */
-        end_ns = governor_place(&device->governor, lane->end_ns, chunk);
-    else
-        end_ns = buy(device, lane, &chunk, cost_ns);
-    lane->end_ns = end_ns;
+    lane->end_ns = buy(device, lane, &chunk, cost_ns);
     lane->bought_ns += chunk;
     lane->left_ns += chunk;
 }

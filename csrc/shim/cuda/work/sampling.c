@@ -10,6 +10,7 @@
 
 enum {
     MARKS_LEAST = 3, /* measurements of marks before the shortest of them counts */
+    CHANGED = 2,     /* after work that took longer than expected: so many times as long as before */
     UNSURE_PART = 4, /* this part of a sample may be a guess at what others had */
     LEARNING = 256,
 };
@@ -70,7 +71,7 @@ void sampling_note(const struct flight_lane *lane, const struct flight_piece *pi
                             0,
                             piece->given_ns <= from,
                             piece->crowded,
-                            lane->surprise};
+                            0};
 
     if (piece->is_empty) {
         if (sample.queued)
@@ -86,6 +87,7 @@ void sampling_note(const struct flight_lane *lane, const struct flight_piece *pi
     }
     sample.taken_ns = larger(sample.taken_ns, 1);
     /* It may have waited for other streams, but not since the last of them was seen to end. */
+    sample.changed = lane->surprise && sample.taken_ns > CHANGED * (int64_t) piece->cost->ns;
     sample.low_ns = sample.taken_ns;
     if (sample.crowded && ended > from)
         sample.low_ns = ended < until ? smaller(sample.taken_ns, (int64_t) (until - ended)) : 1;

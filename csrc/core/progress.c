@@ -3,9 +3,10 @@
 #include "core/progress.h"
 #include "core/number.h"
 
-#define GAP_NS UINT64_C(100000) /* shorter times without work are not published */
+#define GAP_NS UINT64_C(100000) /* a shorter gap between pieces of work is not published */
 
-static void put(struct progress *progress, uint64_t at_ns, int begins)
+/* Write a point into the current word. */
+static void write_point(struct progress *progress, uint64_t at_ns, int begins)
 {
     uint64_t word =
         at_ns / WORK_UNIT_NS << PROGRESS_TIME_SHIFT | (uint32_t) (progress->done_ns / WORK_UNIT_NS);
@@ -15,7 +16,8 @@ static void put(struct progress *progress, uint64_t at_ns, int begins)
     __atomic_store_n(&progress->words[progress->at], word, __ATOMIC_RELAXED);
 }
 
-static void next(struct progress *progress)
+/* Keep the current word; the next point goes into the one after it. */
+static void advance(struct progress *progress)
 {
     progress->at = (progress->at + 1) % PROGRESS_WORDS;
 }
@@ -24,9 +26,9 @@ static void begin(struct progress *progress, uint64_t from_ns)
 {
     progress->begin_ns = from_ns;
     progress->sure = 1;
-    next(progress);
-    put(progress, from_ns, 1);
-    next(progress);
+    advance(progress);
+    write_point(progress, from_ns, 1);
+    advance(progress);
 }
 
 void progress_add(struct progress *progress, uint64_t from_ns, uint64_t until_ns, int64_t taken_ns,
@@ -39,13 +41,13 @@ void progress_add(struct progress *progress, uint64_t from_ns, uint64_t until_ns
     } else if (progress->end_ns - progress->begin_ns >= PROGRESS_STEP_NS ||
                sure != progress->sure) {
         progress->begin_ns = progress->end_ns;
-        next(progress);
+        advance(progress);
     }
     progress->sure = sure;
     progress->done_ns += taken_ns > 0 ? (uint64_t) taken_ns : 0;
     if (until_ns > progress->end_ns)
         progress->end_ns = until_ns;
-    put(progress, progress->end_ns, 0);
+    write_point(progress, progress->end_ns, 0);
 }
 
 /* Work that is not published yet. */
@@ -64,14 +66,14 @@ static void publish_span(struct progress *progress, struct span *span)
     *span = (struct span) {0};
 }
 
-/* Add the unpublished work of a bin to *span*, and publish it up to each end of a piece: within a
- * piece it is not known when the device worked for this process. */
+/* Add the unpublished work of a bin to *span*, and publish the span at each end of a piece: it is
+ * unknown when within a piece the device worked for this process. */
 static void publish_bin(struct progress *progress, const struct busy_bin *bin, uint64_t until_ns,
                         struct span *span)
 {
     uint64_t begin_ns = bin->number * BUSY_BIN_NS;
     int64_t left = bin->counted_ns;
-    int together = bin->elapsed_ns > busy_length(bin->parts) &&
+    int overlaps = bin->elapsed_ns > busy_length(bin->parts) &&
                    bin->taken_ns - bin->largest_ns > bin->taken_ns / 8;
     uint64_t parts = bin->parts;
 
@@ -83,7 +85,7 @@ static void publish_bin(struct progress *progress, const struct busy_bin *bin, u
         unsigned part = (unsigned) __builtin_ctzll(parts);
         uint64_t from = latest(begin_ns + part * BUSY_PART_NS, progress->shown_ns);
         int64_t taken = left / __builtin_popcountll(parts);
-        int sure = !together && !(bin->unsure >> part & 1);
+        int sure = !overlaps && !(bin->unsure >> part & 1);
 
         if (span->until_ns && (from > span->until_ns + GAP_NS || sure != span->sure))
             publish_span(progress, span);
@@ -99,7 +101,8 @@ static void publish_bin(struct progress *progress, const struct busy_bin *bin, u
     }
 }
 
-/* The unpublished work in the bins from *number* on. */
+/* The unpublished device time in the bins from *number* on, the first of which may be published in
+ * part. */
 static int64_t unpublished_in(const struct progress *progress, const struct busy *busy,
                               uint64_t number)
 {
@@ -133,8 +136,8 @@ void progress_publish(struct progress *progress, const struct busy *busy, uint64
             break;
         if (bin->number == number)
             publish_bin(progress, bin, busy->until_ns, &span);
-        progress->counted_ns = bin->number == number ? bin->counted_ns : 0;
         progress->shown_ns = end_ns;
+        progress->counted_ns = bin->number == number ? bin->counted_ns : 0;
     }
     publish_span(progress, &span);
 }

@@ -2,11 +2,12 @@
 /* progress.h -- publishes how much work a process has finished, and when, for the arbiter.
  *
  * Words of usage_file.progress are points of a curve: the device time that the process has had by
- * a given moment. Between the beginning and the end of work the curve is taken to rise linearly;
- * from an end to the next beginning it is flat. Points closer to each other than PROGRESS_STEP_NS
- * are merged.
+ * a given moment. Readers assume that it rises linearly from the beginning to the end of work, and
+ * is flat from an end to the next beginning. Points closer to each other than PROGRESS_STEP_NS are
+ * merged.
  *
- * Pure, but for the words; times are CLOCK_MONOTONIC, ns. One thread writes at a time.
+ * Pure, except that it writes the words; times are CLOCK_MONOTONIC, ns. One thread writes at a
+ * time.
  */
 #ifndef PYVGPU_CORE_PROGRESS_H
 #define PYVGPU_CORE_PROGRESS_H
@@ -14,9 +15,11 @@
 #include "core/busy.h"
 #include "core/region.h"
 
-/* How long the arbiter waits for points of finished work at most; and how long finished work is not
- * published because earlier work of another stream is unfinished. */
+/* The arbiter waits for the points of finished work at most this long. */
 #define PROGRESS_WAIT_NS UINT64_C(40000000)
+
+/* Finished work is published after this time, even if earlier work of another stream is not
+ * finished. */
 #define PROGRESS_HELD_NS (PROGRESS_WAIT_NS / 2)
 
 #define PROGRESS_STEP_NS ((uint64_t) OTHERS_CELL_NS) /* the resolution of clock_file.others */
@@ -27,20 +30,20 @@ struct progress {
     int sure;          /* as in that word */
     uint64_t begin_ns; /* of the work that ends there */
     uint64_t end_ns;
-    uint64_t done_ns;
-    uint64_t shown_ns;  /* work up to here is published: all bins before this one, */
-    int64_t counted_ns; /* and so much of it; */
-    int64_t total_ns;   /* all of it, of busy.total_ns */
+    uint64_t done_ns;   /* device time until then */
+    uint64_t shown_ns;  /* work that ran before this time is published */
+    int64_t counted_ns; /* its device time in the bin that contains shown_ns */
+    int64_t total_ns;   /* the part of busy.total_ns that is published */
 };
 
-/* Work that ran between these two times took *taken_ns* of device time. *sure*: that is known
- * without a guess at what others had meanwhile. */
+/* Publish work that ran between two times and took *taken_ns* of device time. *sure*: that was
+ * measured, not estimated from the time that other processes used. */
 void progress_add(struct progress *progress, uint64_t from_ns, uint64_t until_ns, int64_t taken_ns,
                   int sure);
 
-/* Publish the work that is finished at *now*, up to *since_ns*: unfinished work may have run from
- * then on. Pieces of several streams end in any order, so they are not published one by one. What
- * ran before the last point, and ended after it, is added to the next one. */
+/* Publish the work that is finished at *now* and ran before *since_ns*, from when on unfinished
+ * work may have run. Pieces of several streams end in any order, so they are not published one by
+ * one. A piece that ran before the last point but ended after it is added to the next one. */
 void progress_publish(struct progress *progress, const struct busy *busy, uint64_t since_ns,
                       uint64_t now);
 

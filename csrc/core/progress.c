@@ -137,7 +137,7 @@ void progress_publish(struct progress *progress, const struct busy *busy, uint64
         if (bin->number == number)
             publish_bin(progress, bin, busy->until_ns, &span);
         progress->shown_ns = end_ns;
-        progress->counted_ns = bin->number == number ? bin->counted_ns : 0;
+        progress->counted_ns = bin->number == number && end_ns % BUSY_BIN_NS ? bin->counted_ns : 0;
     }
     publish_span(progress, &span);
 }

@@ -222,6 +222,26 @@ static void test_union_of_streams_is_a_guess(void)
                 point(0, START + 100 * MS).sure, 0);
 }
 
+/* Each publication but the last ends at the end of a bin, whose work must not be counted again. */
+static void test_each_bin_is_published_once(void)
+{
+    uint64_t at_ns = 0;
+    unsigned above = 0;
+
+    begin_bins();
+    for (uint64_t i = 0; i < 3000; i++) {
+        uint64_t length = (5 + i * 89 % 200) * UNIT;
+
+        finish(at_ns, at_ns + length, length * (20 + i * 37 % 80) / 100);
+        at_ns += length + (i % 3 ? 0 : i * 131 % 400 * UNIT);
+        publish(0, at_ns);
+        above += progress.done_ns > (uint64_t) busy.total_ns;
+    }
+    publish(at_ns, at_ns);
+    CHECK_EQUAL("publications of more than all work", above, 0);
+    CHECK_EQUAL("all work in the end", progress.done_ns, busy.total_ns);
+}
+
 int main(void)
 {
     test_work_has_begin_and_end();
@@ -234,5 +254,6 @@ int main(void)
     test_long_piece_is_one_span();
     test_finished_work_is_held_back_for_some_time_only();
     test_union_of_streams_is_a_guess();
+    test_each_bin_is_published_once();
     return check_end();
 }

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* untouched.c -- functions without a hook: checks that each pointer is the driver's own, and times
- * a call of one of them.
- *
- * The driver's file is the one whose name has its release, whatever name it was loaded by.
+/* untouched.c -- functions without a hook: checks that dlsym() and cuGetProcAddress() return the
+ * driver's own pointers, and times a call of one of these functions.
  */
 #include "figures.h"
 
@@ -16,10 +14,11 @@ static const char *const names[] = {
 #include "untouched_names.inc"
 };
 
-enum { NAMES = sizeof(names) / sizeof(names[0]) };
+enum { NAME_COUNT = sizeof(names) / sizeof(names[0]) };
 
-/* Is the file of *function*, symlinks resolved, named like libcuda.so.580.65.06? */
-static int is_drivers(void *function, Dl_info *info)
+/* Is *function* in the driver's library? Only its file name has a release, such as
+ * libcuda.so.580.65.06; the library may have been loaded by a symlink. */
+static int is_in_driver(void *function, Dl_info *info)
 {
     static const char stem[] = "libcuda.so.";
     char path[PATH_MAX];
@@ -31,12 +30,12 @@ static int is_drivers(void *function, Dl_info *info)
     return strncmp(name, stem, strlen(stem)) == 0 && strchr(name + strlen(stem), '.');
 }
 
-/* Open the driver's own library, found by a function that is known to be its own. */
+/* Open the driver's library, found by cuCtxGetDevice, which has no hook. */
 static void *open_driver(void)
 {
     Dl_info info;
 
-    if (is_drivers((void *) library.cuCtxGetDevice_pointer, &info))
+    if (is_in_driver((void *) library.cuCtxGetDevice_pointer, &info))
         return dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
     fprintf(stderr, "load: cuCtxGetDevice is not the driver's own\n");
     exit(1);
@@ -45,21 +44,21 @@ static void *open_driver(void)
 static void *lookup(void *handle, const char *name)
 {
     CUdriverProcAddressQueryResult status;
-    __typeof__(&cuGetProcAddress_v2) ask;
+    __typeof__(&cuGetProcAddress_v2) get_address;
     void *found = NULL;
     void *symbol = dlsym(handle, "cuGetProcAddress_v2");
 
-    memcpy(&ask, &symbol, sizeof(ask));
-    ask(name, &found, CUDA_VERSION, 0, &status);
+    memcpy(&get_address, &symbol, sizeof(get_address));
+    get_address(name, &found, CUDA_VERSION, 0, &status);
     return found;
 }
 
-/* Count the names that do not resolve to the driver, by dlsym or by cuGetProcAddress. */
+/* Count the names for which the library *handle* returns other pointers than the driver's. */
 static unsigned count_elsewhere(void *handle, void *driver)
 {
     unsigned elsewhere = 0;
 
-    for (size_t i = 0; i < NAMES; i++)
+    for (size_t i = 0; i < NAME_COUNT; i++)
         if (dlsym(handle, names[i]) != dlsym(driver, names[i]) ||
             lookup(handle, names[i]) != lookup(driver, names[i])) {
             fprintf(stderr, "load: %s is not the driver's own\n", names[i]);
@@ -83,6 +82,6 @@ void untouched_elsewhere(size_t count)
 {
     (void) count;
     call_open();
-    printf("{\"figure\": \"elsewhere\", \"count\": %d, \"elsewhere\": %u}\n", NAMES,
+    printf("{\"figure\": \"elsewhere\", \"count\": %d, \"elsewhere\": %u}\n", NAME_COUNT,
            count_elsewhere(dlopen("libcuda.so.1", RTLD_NOW), open_driver()));
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* deferred_free.c -- frees on streams, settled once their event has completed; see deferred_free.h.
+/* deferred_free.c -- frees on streams, settled when their events have completed; see
+ * deferred_free.h.
  */
 #include "shim/cuda/memory/deferred_free.h"
 #include "shim/cuda/memory/charge.h"
@@ -13,21 +14,21 @@
 struct deferred {
     struct deferred *next;
     struct allocation allocation;
-    CUevent event; /* NULL: recording failed, so the end is unknown until a context ends */
-    const struct context *context; /* of stream and event; NULL: its creation was not seen */
+    CUevent event; /* NULL: recording failed, so only the end of a context settles the free */
+    const struct context
+        *context; /* of stream and event; NULL: the shim did not see its creation */
 };
 
 int deferred_free_count;
 
-static struct deferred *waiting;
+static struct deferred *pending;
 
 /* Never held while waiting for the device. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Record an event behind all work of *stream* so far. Events belong to the current context, so the
- * stream's context must be current meanwhile; default streams belong to the current one. */
-static CUresult record_event(struct deferred *deferred, CUstream stream,
-                             CUresult (*record)(CUevent, CUstream))
+/* Record an event after all work of *stream* so far. An event is created in the current context, so
+ * the stream's context is made current first; default streams belong to the current one. */
+static CUresult record_event(struct deferred *deferred, CUstream stream, event_record *record)
 {
     int named = context_owns_stream(stream);
     CUcontext context;
@@ -50,8 +51,7 @@ static CUresult record_event(struct deferred *deferred, CUstream stream,
     return result;
 }
 
-void deferred_free_add(const struct allocation *allocation, CUstream stream,
-                       CUresult (*record)(CUevent, CUstream))
+void deferred_free_add(const struct allocation *allocation, CUstream stream, event_record *record)
 {
     struct deferred *deferred = malloc(sizeof(*deferred));
 
@@ -62,13 +62,13 @@ void deferred_free_add(const struct allocation *allocation, CUstream stream,
         deferred->event = NULL;
     deferred->allocation = *allocation;
     mutex_lock(&lock, LOCK_DEFERRED);
-    deferred->next = waiting;
-    waiting = deferred;
+    deferred->next = pending;
+    pending = deferred;
     __atomic_add_fetch(&deferred_free_count, 1, __ATOMIC_RELEASE);
     mutex_unlock(&lock, LOCK_DEFERRED);
 }
 
-/* Lock held. */
+/* Remove an entry and refund its memory. The caller holds the lock. */
 static void settle(struct deferred **link)
 {
     struct deferred *deferred = *link;
@@ -84,7 +84,7 @@ static void settle(struct deferred **link)
 
 void deferred_free_context_ended(const struct context *context)
 {
-    struct deferred **link = &waiting;
+    struct deferred **link = &pending;
 
     mutex_lock(&lock, LOCK_DEFERRED);
     while (*link)
@@ -99,7 +99,7 @@ void deferred_free_settle_all(void)
 {
     /* Otherwise an event query would invalidate a capture of another thread. */
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    struct deferred **link = &waiting;
+    struct deferred **link = &pending;
 
     mutex_lock(&lock, LOCK_DEFERRED);
     driver.cuThreadExchangeStreamCaptureMode(&mode);
@@ -121,6 +121,6 @@ void deferred_free_settle_all(void)
 void deferred_free_after_fork(void)
 {
     pthread_mutex_init(&lock, NULL);
-    waiting = NULL;
+    pending = NULL;
     deferred_free_count = 0;
 }

@@ -8,14 +8,14 @@
 #include "mig.h"
 #include "visible.h"
 
-enum { DEFAULT_CUDA_VERSION = 13000 }; /* if there is no machine */
+enum { DEFAULT_CUDA_VERSION = 13000 }; /* if there is no simulated machine */
 
 static const struct {
     int code;
     const char *name;
-    const char *words;
+    const char *description;
 } errors[] = {
-#define ERROR(code, name, words) {code, #name, words},
+#define ERROR(code, name, description) {code, #name, description},
 #include "errors.inc"
 #undef ERROR
 };
@@ -35,13 +35,14 @@ static void unlock_init(void)
     pthread_mutex_unlock(&init_lock);
 }
 
-/* A fork waits for a cuInit in another thread: the child must not inherit the lock held forever. */
-static void watch_forks(void)
+/* Let fork() wait for a cuInit in another thread: otherwise the child would inherit a lock that no
+ * thread releases. */
+static void register_fork_handlers(void)
 {
     pthread_atfork(lock_init, unlock_init, unlock_init);
 }
 
-/* A client of MPS sees only its server's devices. */
+/* Remove the devices that the MPS server does not serve; returns how many are left. */
 static int keep_served(const struct mps_server *server, int *devices, int count)
 {
     int kept = 0;
@@ -52,7 +53,8 @@ static int keep_served(const struct mps_server *server, int *devices, int count)
     return kept;
 }
 
-/* The first call decides; later changes of the environment have no effect. */
+/* Start the process's driver on the devices that the environment selects at the first call; later
+ * changes of the environment have no effect. */
 static CUresult start(void)
 {
     int devices[CONFIG_DEVICES];
@@ -77,7 +79,7 @@ CUresult cuInit(unsigned int flags)
     result = process_open();
     if (result != CUDA_SUCCESS)
         return result;
-    pthread_once(&fork_once, watch_forks);
+    pthread_once(&fork_once, register_fork_handlers);
     lock_init();
     if (!started) {
         start_result = start();
@@ -115,16 +117,16 @@ CUresult cuGetErrorName(CUresult error, const char **name)
     return found < 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-CUresult cuGetErrorString(CUresult error, const char **words)
+CUresult cuGetErrorString(CUresult error, const char **description)
 {
     long found = find_error(error);
 
-    REQUIRE(words);
-    *words = found < 0 ? NULL : errors[found].words;
+    REQUIRE(description);
+    *description = found < 0 ? NULL : errors[found].description;
     return found < 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-/* NVIDIA's runtime recognises NVIDIA's driver by private tables; this is not that driver. */
+/* NVIDIA's runtime identifies NVIDIA's driver by private tables; the simulated driver has none. */
 CUresult cuGetExportTable(const void **table, const CUuuid *id)
 {
     REQUIRE(table && id);

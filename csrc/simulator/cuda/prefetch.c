@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* prefetch.c -- prefetch of managed memory to devices other than the one that allocated it.
  *
- * Its pages are not tracked: memory prefetched to a device takes its whole size there, too, until
- * it is freed, as read-mostly memory may.
+ * The simulator does not track pages: it charges all of the memory to each device to which any of
+ * it was prefetched, until the memory is freed. On a GPU, read-mostly memory may occupy several
+ * devices in the same way.
  */
 #include "cuda/capture.h"
 #include "cuda/entry.h"
 #include "memory.h"
 
-#define NOWHERE (-2)
+#define UNKNOWN_ORDINAL (-2)
 
+/* The device's ordinal, CU_DEVICE_CPU for host memory, or UNKNOWN_ORDINAL. */
 static int ordinal_at(CUmemLocation location)
 {
     switch ((int) location.type) {
@@ -20,7 +22,7 @@ static int ordinal_at(CUmemLocation location)
     case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
         return CU_DEVICE_CPU;
     default:
-        return NOWHERE;
+        return UNKNOWN_ORDINAL;
     }
 }
 
@@ -61,41 +63,43 @@ STREAM_CALL(cuMemPrefetchAsync_v2,
              unsigned int flags __attribute__((unused)), CUstream hStream),
             prefetch(stream, devPtr, count, ordinal_at(location)))
 
-/* A batch: places[k] applies to the ranges from indices[k] on. */
+/* A batch: locations[k] applies to the ranges from indices[k] to indices[k + 1] - 1. */
 struct batch {
     CUdeviceptr *addresses;
     size_t *sizes;
     size_t count;
-    CUmemLocation *places;
+    CUmemLocation *locations;
     size_t *indices;
-    size_t place_count;
+    size_t location_count;
 };
 
 static int ordinal_in(const struct batch *batch, size_t range)
 {
-    size_t place = 0;
+    size_t k = 0;
 
-    while (place + 1 < batch->place_count && batch->indices[place + 1] <= range)
-        place++;
-    return ordinal_at(batch->places[place]);
+    while (k + 1 < batch->location_count && batch->indices[k + 1] <= range)
+        k++;
+    return ordinal_at(batch->locations[k]);
 }
 
-static bool is_ordered(const struct batch *batch)
+/* Do the indices start at 0, ascend, and name ranges of the batch? */
+static bool has_valid_indices(const struct batch *batch)
 {
-    for (size_t i = 1; i < batch->place_count; i++)
+    for (size_t i = 1; i < batch->location_count; i++)
         if (batch->indices[i] <= batch->indices[i - 1])
             return false;
-    return !batch->indices[0] && batch->indices[batch->place_count - 1] < batch->count;
+    return !batch->indices[0] && batch->indices[batch->location_count - 1] < batch->count;
 }
 
-/* All ranges are checked before the first one moves. */
+/* Check all ranges before any of them is prefetched. */
 static CUresult prefetch_batch(struct stream *stream, const struct batch *batch,
                                unsigned long long flags)
 {
     CUresult result = CUDA_SUCCESS;
 
-    REQUIRE(batch->addresses && batch->sizes && batch->places && batch->indices && !flags);
-    REQUIRE(batch->place_count && batch->place_count <= batch->count && is_ordered(batch));
+    REQUIRE(batch->addresses && batch->sizes && batch->locations && batch->indices && !flags);
+    REQUIRE(batch->location_count && batch->location_count <= batch->count &&
+            has_valid_indices(batch));
     REQUIRE(stream != stream->work->legacy);
     for (size_t i = 0; i < batch->count && result == CUDA_SUCCESS; i++)
         result = check(batch->addresses[i], batch->sizes[i], ordinal_in(batch, i));
@@ -104,7 +108,7 @@ static CUresult prefetch_batch(struct stream *stream, const struct batch *batch,
     return result;
 }
 
-/* Discarded memory keeps its bytes, which programs must not read. */
+/* A discard changes nothing here: CUDA leaves the bytes of discarded memory undefined. */
 #define BATCH_CALL(name)                                                                        \
     STREAM_CALL(name,                                                                           \
                 (CUdeviceptr * dptrs, size_t *sizes, size_t count, CUmemLocation *prefetchLocs, \
@@ -118,7 +122,7 @@ static CUresult prefetch_batch(struct stream *stream, const struct batch *batch,
 BATCH_CALL(cuMemPrefetchBatchAsync)
 BATCH_CALL(cuMemDiscardAndPrefetchBatchAsync)
 
-/* Advice moves nothing until a device touches the memory, which no kernel here does. */
+/* Advice takes effect when a kernel accesses the memory; simulated kernels access none. */
 CUresult cuMemAdvise(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUdevice device)
 {
     ENTER();

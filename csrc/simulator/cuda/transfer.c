@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* transfer.c -- checks a copy, computes its engine and duration, and performs it when it is due.
+/* transfer.c -- checks a copy, computes its engine and duration, and moves the bytes when it ends.
  *
- * A program may reuse pageable host memory as soon as the call returns: a small copy to the device
- * is staged; for all other such copies the call waits.
+ * A program may reuse pageable host memory as soon as the call returns. So the bytes of a small
+ * copy to a device are staged first; for other copies of pageable memory the call waits.
  */
 #include "cuda/transfer.h"
 
@@ -12,22 +12,22 @@
 #include "cuda/capture.h"
 #include "memory.h"
 
-#define LATENCY_NS 1500
-#define ASIDE_MOST UINT64_C(0x100000)
+#define LATENCY_NS       1500
+#define STAGED_BYTES_MAX UINT64_C(0x100000)
 
-static __thread uint64_t asked_ns; /* 0: nothing */
+static __thread uint64_t next_ns; /* duration of the next copy or memset; 0: not set */
 
 __attribute__((visibility("default"))) void sim_transfer_takes(uint64_t ns)
 {
-    asked_ns = ns;
+    next_ns = ns;
 }
 
 uint64_t transfer_duration(uint64_t ns)
 {
-    uint64_t asked = asked_ns;
+    uint64_t given = next_ns;
 
-    asked_ns = 0;
-    return asked ? asked : ns;
+    next_ns = 0;
+    return given ? given : ns;
 }
 
 bool transfer_is_device(uint64_t address, uint64_t bytes)
@@ -52,7 +52,7 @@ static bool is_device(uint64_t address)
     return memory_chunk(address, &length);
 }
 
-/* Is it a device address without memory? */
+/* Is it an address in a device's range that has no memory? */
 static bool is_unmapped(uint64_t address)
 {
     struct memory_info info;
@@ -60,7 +60,7 @@ static bool is_unmapped(uint64_t address)
     return memory_heap_of(address) || vmm_find(address, &info);
 }
 
-/* Bytes from the first to the last that the copy touches at an endpoint. */
+/* Bytes from the first to the last that the copy accesses at an endpoint, gaps included. */
 static uint64_t extent(const struct endpoint *end, const struct transfer *transfer)
 {
     return (transfer->depth - 1) * end->slice + (transfer->height - 1) * end->pitch +
@@ -121,10 +121,12 @@ static void apply(struct effect *effect)
         atomic_compare_exchange_strong(&effect->work->error, &none, CUDA_ERROR_OPERATING_SYSTEM);
 }
 
-static void set_pace(struct work_order *order, const struct transfer *transfer, uint32_t device,
-                     bool to_device, bool from_device)
+static void set_engine_and_time(struct work_order *order, const struct transfer *transfer,
+                                uint32_t device)
 {
     const struct device_config *config = &process.machine->config.devices[device];
+    bool to_device = is_device(transfer->to.address);
+    bool from_device = is_device(transfer->from.address);
     struct memory_info to, from;
     uint64_t bandwidth = config->pcie_bandwidth;
     uint64_t bytes = volume(transfer);
@@ -142,27 +144,47 @@ static void set_pace(struct work_order *order, const struct transfer *transfer, 
     order->ns = LATENCY_NS + (uint64_t) ((double) bytes * 1e9 / (double) bandwidth);
 }
 
-static bool is_pinned(uint64_t address)
+static bool is_pageable(uint64_t address)
 {
     struct memory_info info;
 
-    return host_find(address, &info);
+    return !is_device(address) && !host_find(address, &info);
 }
 
-/* Stage the bytes for the device; the transfer reads the staged copy. */
-static bool put_aside(struct transfer *transfer, struct effect *effect)
+/* Can the copy access all its bytes at an endpoint? */
+static bool is_accessible(const struct endpoint *end, const struct transfer *transfer)
+{
+    return is_device(end->address) ? transfer_is_device(end->address, extent(end, transfer))
+                                   : !is_unmapped(end->address);
+}
+
+/* Copy the bytes to staging memory, and let the transfer read them there. False: there are too
+ * many, or no memory. */
+static bool stage(struct transfer *transfer, struct effect *effect)
 {
     uint64_t width = transfer->width;
     struct endpoint *from = &transfer->from;
-    struct transfer aside = *transfer;
+    struct transfer staging = *transfer;
 
+    if (volume(transfer) > STAGED_BYTES_MAX)
+        return false;
     effect->memory = malloc(volume(transfer));
     if (!effect->memory)
         return false;
-    aside.to = (struct endpoint) {(uint64_t) effect->memory, width, width * transfer->height};
-    move(&aside);
-    *from = aside.to;
+    staging.to = (struct endpoint) {(uint64_t) effect->memory, width, width * transfer->height};
+    move(&staging);
+    *from = staging.to;
     return true;
+}
+
+/* Must the call wait for the copy, since the program may reuse the host memory afterwards? Staging
+ * avoids that for copies to a device. */
+static bool must_wait(struct transfer *transfer, struct effect *effect, uint32_t device)
+{
+    if (is_pageable(transfer->to.address))
+        return true;
+    return is_pageable(transfer->from.address) && !queue_is_immediate(device) &&
+           !stage(transfer, effect);
 }
 
 CUresult transfer_submit(struct stream *stream, const struct transfer *asked,
@@ -170,36 +192,19 @@ CUresult transfer_submit(struct stream *stream, const struct transfer *asked,
 {
     struct transfer transfer = *asked;
     struct work_order order = {.effect = {.apply = apply, .work = stream->work}};
-    bool to_device, from_device;
     struct moment moment;
     CUresult result;
 
     if (!volume(&transfer))
         return stream->capture ? capture_add_empty(stream) : CUDA_SUCCESS;
     REQUIRE(transfer.to.address && transfer.from.address);
-    to_device = is_device(transfer.to.address);
-    from_device = is_device(transfer.from.address);
-    if (to_device && !transfer_is_device(transfer.to.address, extent(&transfer.to, &transfer)))
-        return CUDA_ERROR_INVALID_VALUE;
-    if (from_device &&
-        !transfer_is_device(transfer.from.address, extent(&transfer.from, &transfer)))
-        return CUDA_ERROR_INVALID_VALUE;
-    if ((!to_device && is_unmapped(transfer.to.address)) ||
-        (!from_device && is_unmapped(transfer.from.address)))
-        return CUDA_ERROR_INVALID_VALUE;
-    set_pace(&order, &transfer, stream->device, to_device, from_device);
-    if (!stream->capture && wait == TRANSFER_ORDERED) {
-        bool loose = !from_device && !is_pinned(transfer.from.address);
-
-        if (!to_device && !is_pinned(transfer.to.address))
-            wait = TRANSFER_WAITS;
-        else if (loose && !queue_is_immediate(stream->device) &&
-                 (volume(&transfer) > ASIDE_MOST || !put_aside(&transfer, &order.effect)))
-            wait = TRANSFER_WAITS;
-    }
-    memcpy(order.effect.arguments, &transfer, sizeof(transfer));
+    REQUIRE(is_accessible(&transfer.to, &transfer) && is_accessible(&transfer.from, &transfer));
     if (stream->capture)
         return capture_add_transfer(stream, &transfer);
+    set_engine_and_time(&order, &transfer, stream->device);
+    if (wait == TRANSFER_ORDERED && must_wait(&transfer, &order.effect, stream->device))
+        wait = TRANSFER_WAITS;
+    memcpy(order.effect.arguments, &transfer, sizeof(transfer));
     order.ns = transfer_duration(order.ns);
     result = queue_submit(stream, &order, &moment);
     if (result == CUDA_SUCCESS && wait == TRANSFER_WAITS) {

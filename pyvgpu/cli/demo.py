@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from pyvgpu import errors, models
-from pyvgpu.demo import assertions, html_report, live_display, play, script
-from pyvgpu.demo.oversubscribe import notebook_claims, notebook_play
+from pyvgpu.demo import assertions, demo_steps, html_report, live_display, quota_demo
+from pyvgpu.demo.oversubscribe import notebook_claims, notebook_demo
 from pyvgpu.quantity import format_size
 from pyvgpu.simulation import machines
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyvgpu.demo.assertions import ClaimVerdict
     from pyvgpu.demo.observations import DemoPlan
-    from pyvgpu.demo.oversubscribe.notebook_scene import NotebookPlan
+    from pyvgpu.demo.oversubscribe.notebook_scenario import NotebookPlan
 
 QUOTAS, OVERSUBSCRIBE = "quotas", "oversubscribe"
 DEFAULT_SECONDS = "12"
@@ -60,7 +60,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add(
         "--seconds",
         metavar="N",
-        help=f"how long it lasts, {script.SHORTEST} to {script.LONGEST} ({DEFAULT_SECONDS})",
+        help=f"how long it lasts, {demo_steps.SHORTEST} to {demo_steps.LONGEST} "
+        f"({DEFAULT_SECONDS})",
     )
     add("--simulate", metavar="MODEL", default="h100", help="the simulated device (h100)")
     add("--json", action="store_true", help="print observations and verdicts as JSON")
@@ -93,17 +94,17 @@ def run(options: argparse.Namespace) -> int:
     if options.scenario == OVERSUBSCRIBE:
         return _run_notebooks(options)
     if options.json:
-        seen = play.play(seconds, wanted, lambda _: live_display.Nowhere())
+        seen = quota_demo.run_demo(seconds, wanted, lambda _: live_display.NoDisplay())
         found = assertions.evaluate(seen)
         print(assertions.document(seen, found))
     else:
         console = _console()
 
-        def screen(plan: DemoPlan) -> live_display.Screen:
+        def display(plan: DemoPlan) -> live_display.Display:
             size = format_size(plan.memory)
-            return _screen(console, f"{plan.device}, {size}; six tenants; {plan.seconds} s")
+            return _make_display(console, f"{plan.device}, {size}; six tenants; {plan.seconds} s")
 
-        seen = play.play(seconds, wanted, screen)
+        seen = quota_demo.run_demo(seconds, wanted, display)
         found = assertions.evaluate(seen)
         _conclude(console, found)
     if options.report is not None:
@@ -113,24 +114,24 @@ def run(options: argparse.Namespace) -> int:
 
 def _run_notebooks(options: argparse.Namespace) -> int:
     if options.json:
-        seen = notebook_play.play(options.simulate, lambda _: live_display.Nowhere())
+        seen = notebook_demo.run_demo(options.simulate, lambda _: live_display.NoDisplay())
         found = notebook_claims.evaluate(seen)
         print(notebook_claims.document(seen, found))
     else:
         console = _console()
 
-        def screen(plan: NotebookPlan) -> live_display.Screen:
+        def display(plan: NotebookPlan) -> live_display.Display:
             size, quota = format_size(plan.memory), format_size(plan.quota)
-            return _screen(console, f"{plan.device}, {size}; notebooks of {quota}")
+            return _make_display(console, f"{plan.device}, {size}; notebooks of {quota}")
 
-        seen = notebook_play.play(options.simulate, screen)
+        seen = notebook_demo.run_demo(options.simulate, display)
         found = notebook_claims.evaluate(seen)
         _conclude(console, found)
     return 0 if all(verdict.holds for verdict in found) else 1
 
 
 def _parse_seconds(text: str) -> int:
-    shortest, longest = script.SHORTEST, script.LONGEST
+    shortest, longest = demo_steps.SHORTEST, demo_steps.LONGEST
     if not re.fullmatch(r"[0-9]{1,3}", text) or not shortest <= int(text) <= longest:
         raise errors.UsageError(
             f"--seconds {text[:40]!r}: must be whole seconds from {shortest} to {longest}, "
@@ -147,11 +148,11 @@ def _console() -> Console:
     return Console(highlight=False, width=live_display.WIDTH, force_terminal=False)
 
 
-def _screen(console: Console, subject: str) -> live_display.Screen:
+def _make_display(console: Console, subject: str) -> live_display.Display:
     console.print(f"one device, {subject}\n")
     if console.is_terminal and not console.is_dumb_terminal:
-        return live_display.Alive(console)
-    return live_display.Lines(console)
+        return live_display.LiveTable(console)
+    return live_display.PlainLines(console)
 
 
 def _conclude(console: Console, found: Sequence[ClaimVerdict]) -> None:

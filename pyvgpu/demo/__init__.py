@@ -1,6 +1,7 @@
 """Live demonstration of quota enforcement: six tenants of one simulated device.
 
-``facts`` has the data types of observations, ``claims`` evaluates them and ``script`` decides the
-next step, all by pure functions. ``stage`` starts the tenants by the real `pyvgpu run`, ``play``
-carries out the script, ``meter`` reads the ledgers and queries the driver, ``show`` draws.
+``observations`` has the data types, ``assertions`` evaluates claims, and ``demo_steps`` decides
+the next step; all of these are pure. ``tenant_runs`` starts the tenants with the real `pyvgpu
+run`, ``sampler`` reads the ledgers and queries the driver, ``live_display`` shows both, and
+``quota_demo`` calls all of these.
 """

@@ -18,7 +18,7 @@ from pyvgpu.quantity import format_size
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pyvgpu.demo.oversubscribe.notebook_scene import NotebookObservations
+    from pyvgpu.demo.oversubscribe.notebook_scenario import NotebookObservations
 
 Seen = TypeVar("Seen")
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY

@@ -1,4 +1,4 @@
-"""Display of a demonstration: a live table on a terminal, plain lines elsewhere."""
+"""Display of a demonstration: a live table on a terminal, otherwise plain lines."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 WIDTH = 88  # columns of plain lines
 _BAR = 20
-_LAST = 11  # lines of the log below a live table
+_LOG_LINES = 11  # below a live table
 COLOURS = {
     Role.STEADY: "green",
     Role.GROWER: "yellow",
@@ -46,79 +46,79 @@ COLOURS = {
 }
 
 
-class Screen(Protocol):
+class Display(Protocol):
     """The display of a demonstration."""
 
-    def happened(self, event: TenantEvent, sentence: str) -> None:
+    def add_event(self, event: TenantEvent, sentence: str) -> None:
         """Show an event."""
 
-    def settled(self) -> None:
-        """Show the table, unless it is always shown."""
+    def show_table(self) -> None:
+        """Show the table, if the display does not show it all the time."""
 
-    def sampled(self, draw: Callable[[], Table]) -> None:
-        """Show a sample, of which *draw* returns the table."""
+    def update_table(self, draw: Callable[[], Table]) -> None:
+        """Use *draw* from now on, which returns the table of the last sample."""
 
     def close(self) -> None:
-        """Stop updating; what is displayed stays."""
+        """Stop updating; the terminal keeps what was shown."""
 
 
-class Nowhere:
+class NoDisplay:
     """Shows nothing."""
 
-    def happened(self, event: TenantEvent, sentence: str) -> None:
+    def add_event(self, event: TenantEvent, sentence: str) -> None:
         """Show nothing."""
 
-    def settled(self) -> None:
+    def show_table(self) -> None:
         """Show nothing."""
 
-    def sampled(self, draw: Callable[[], Table]) -> None:
+    def update_table(self, draw: Callable[[], Table]) -> None:
         """Show nothing."""
 
     def close(self) -> None:
         """Show nothing."""
 
 
-class Lines:
-    """Plain lines, with the table when it is settled."""
+class PlainLines:
+    """Prints a line for each event, and the table on request."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._table: Callable[[], Table] | None = None
 
-    def happened(self, event: TenantEvent, sentence: str) -> None:
-        """Print the line."""
+    def add_event(self, event: TenantEvent, sentence: str) -> None:
+        """Print a line."""
         self._console.print(line(event, sentence), soft_wrap=True)
 
-    def settled(self) -> None:
+    def show_table(self) -> None:
         """Print the table."""
         if self._table is not None:
             self._console.print(self._table())
 
-    def sampled(self, draw: Callable[[], Table]) -> None:
-        """Keep the sample."""
+    def update_table(self, draw: Callable[[], Table]) -> None:
+        """Keep *draw* for show_table."""
         self._table = draw
 
     def close(self) -> None:
-        """Print nothing more."""
+        """Do nothing: every line was printed at once."""
 
 
-class Alive:
+class LiveTable:
     """A live table, with a log below it."""
 
     def __init__(self, console: Console) -> None:
-        self._story: list[Text] = []
+        self._log: list[Text] = []
         self._table: Callable[[], Table] | None = None
         self._live = Live(console=console, refresh_per_second=10, get_renderable=self._draw)
         self._live.start()
 
-    def happened(self, event: TenantEvent, sentence: str) -> None:
+    def add_event(self, event: TenantEvent, sentence: str) -> None:
         """Add a line to the log."""
-        self._story.append(line(event, sentence))
+        self._log.append(line(event, sentence))
 
-    def settled(self) -> None:
-        """Do nothing: the table is shown always."""
+    def show_table(self) -> None:
+        """Do nothing: the table is always visible."""
 
-    def sampled(self, draw: Callable[[], Table]) -> None:
+    def update_table(self, draw: Callable[[], Table]) -> None:
         """Update the table."""
         self._table = draw
 
@@ -128,7 +128,7 @@ class Alive:
 
     def _draw(self) -> Group:
         above = [self._table()] if self._table else []
-        return Group(*above, *self._story[-_LAST:])
+        return Group(*above, *self._log[-_LOG_LINES:])
 
 
 def line(event: TenantEvent, sentence: str) -> Text:

@@ -1,7 +1,8 @@
 """Starts the tenants, each by `pyvgpu run`, collects their reports, and ends them.
 
-Their standard input is a pipe of ours: they end when it closes, even if we were killed. They have
-their own process groups, so that only we get Ctrl-C and we can end them in order.
+The standard input of a tenant is a pipe from this process; a tenant ends when the pipe closes,
+even if this process was killed. Each run has its own process group, so that Ctrl-C reaches only
+this process, which then ends the runs in order.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ class _Run:
     errors: bytes = b""
 
 
-class Scene(Protocol):
-    """The runs that a scenario consists of."""
+class Scenario(Protocol):
+    """Describes the runs of a demonstration."""
 
     def options(self, role: Role) -> list[str]:
         """Return the options of `pyvgpu run` for *role*, without the device."""
@@ -60,7 +61,7 @@ class Scene(Protocol):
         """Return the event of the late run, which ended with *code* and *said* why."""
 
 
-class QuotaScene:
+class QuotaScenario:
     """The scenario with quotas."""
 
     def __init__(self, plan: DemoPlan) -> None:
@@ -94,22 +95,21 @@ class QuotaScene:
         )
 
 
-class DemoStage:
-    """The runs of a demonstration; to be used in a with statement, which leaves none alive."""
+class TenantRuns:
+    """The runs of a demonstration; a context manager, which ends them all."""
 
     def __init__(
-        self, scene: Scene, device: str, spec: str, environment: Mapping[str, str]
+        self, scenario: Scenario, device: str, spec: str, environment: Mapping[str, str]
     ) -> None:
-        self._scene = scene
+        self._scenario = scenario
         self._options = ["--simulate", spec, "--device", device]
         self._environment = environment
         self._runs: dict[Role, _Run] = {}
         self._selector = selectors.DefaultSelector()
         self._began = time.monotonic()
         self._unread: list[TenantEvent] = []
-        self.pids: dict[Role, list[int]] = {
-            role: [] for role in Role
-        }  # in the order of their start
+        # In the order of their start.
+        self.pids: dict[Role, list[int]] = {role: [] for role in Role}
         self.remarks: list[tuple[Role, str]] = []
 
     def __enter__(self) -> Self:
@@ -117,7 +117,7 @@ class DemoStage:
 
     def __exit__(self, *_: object) -> None:
         self._close_inputs()
-        # Let them end by themselves first: a tenant would outlive a shell ended by a signal.
+        # No signal at first: a tenant would outlive its shell if a signal ended the shell.
         for ending in (None, signal.SIGTERM, signal.SIGKILL):
             until = self.seconds + END_SECONDS
             for run in self._runs.values():
@@ -138,9 +138,9 @@ class DemoStage:
 
     def start(self, role: Role) -> None:
         """Start the run of *role*."""
-        command = [_command(), "run", *self._options, *self._scene.options(role)]
+        command = [_command(), "run", *self._options, *self._scenario.options(role)]
         process = subprocess.Popen(
-            [*command, "--", *self._scene.program(role)],
+            [*command, "--", *self._scenario.program(role)],
             env=self._environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -177,8 +177,8 @@ class DemoStage:
             os.kill(pid, signal.SIGKILL)
         return killed
 
-    def go(self, role: Role, line: str = "") -> None:
-        """Send *line* to the program of *role*; an empty one lets it start its next process."""
+    def send_line(self, role: Role, line: str = "") -> None:
+        """Send *line* to the program of *role*; an empty line starts its next process."""
         with contextlib.suppress(BrokenPipeError, KeyError):
             pipe = _input(self._runs[role])
             pipe.write(line.encode() + b"\n")
@@ -216,7 +216,7 @@ class DemoStage:
         code = run.process.returncode
         if run.role is Role.LATE:
             said = "; ".join(text for role, text in self.remarks if role is Role.LATE)
-            event = self._scene.start_refused(self.seconds, code, said)
+            event = self._scenario.start_refused(self.seconds, code, said)
         else:
             event = TenantEvent(self.seconds, run.role, EventKind.ENDED, code)
         self._unread.append(event)

@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from pyvgpu.demo.observations import GIB, MIB, EventKind, Role, TenantEvent
-from pyvgpu.demo.oversubscribe import notebook_claims, notebook_play, notebook_scene
-from pyvgpu.demo.oversubscribe.notebook_scene import (
+from pyvgpu.demo.oversubscribe import notebook_claims, notebook_demo, notebook_scenario
+from pyvgpu.demo.oversubscribe.notebook_scenario import (
     STEPS,
     NotebookObservations,
     NotebookPlan,
@@ -50,11 +50,11 @@ EVENTS = (
     event(10.0, Role.SECOND, EventKind.SUSPENDED, size=GIB),
     event(10.3, Role.FIRST, EventKind.RESUMED),
     event(10.4, Role.FIRST, EventKind.CELL, size=24 * MIB),
-    *(event(10.4, role, EventKind.ASKED) for role in notebook_scene.WORKERS),
-    *(event(11.4, role, EventKind.CELL, size=24 * MIB) for role in notebook_scene.WORKERS),
+    *(event(10.4, role, EventKind.ASKED) for role in notebook_scenario.WORKERS),
+    *(event(11.4, role, EventKind.CELL, size=24 * MIB) for role in notebook_scenario.WORKERS),
     event(11.5, Role.LATE, EventKind.ASKED),
-    *(event(11.6, role, EventKind.ASKED) for role in notebook_scene.WORKERS),
-    *(event(12.6, role, EventKind.CELL, size=24 * MIB) for role in notebook_scene.WORKERS),
+    *(event(11.6, role, EventKind.ASKED) for role in notebook_scenario.WORKERS),
+    *(event(12.6, role, EventKind.CELL, size=24 * MIB) for role in notebook_scenario.WORKERS),
     event(16.0, Role.LATE, EventKind.START_REFUSED, 69, text=REFUSAL),
 )
 
@@ -134,7 +134,7 @@ MANY = sampled(
         pytest.param(sampled(SAMPLES[0]), 0, "at most 2 runs started", id="two fit"),
         pytest.param(sampled(), 1, "nothing was observed", id="no samples"),
         pytest.param(
-            sampled(NotebookSample(3, 0, tuple(view(x) for x in notebook_scene.NOTEBOOKS))),
+            sampled(NotebookSample(3, 0, tuple(view(x) for x in notebook_scenario.NOTEBOOKS))),
             1,
             "96.00 GiB of 80.00 GiB, says the reservations",
             id="reserved",
@@ -193,26 +193,26 @@ def test_a_claim_fails_for_its_fault(seen, claim, why):
 )
 def test_step_is_due_after_what_it_waits_for(step, before, after):
     done = STEPS.index(step)
-    assert notebook_scene.due(until(before), done, before) is None
-    assert notebook_scene.due(until(after), done, after) is step
+    assert notebook_scenario.due(until(before), done, before) is None
+    assert notebook_scenario.due(until(after), done, after) is step
 
 
 def test_a_failed_notebook_or_a_long_time_ends_it():
     failed = more(event(2, Role.SECOND, EventKind.ENDED, 1))
-    assert notebook_scene.due(failed, 2, 2) is NotebookStep.END
-    assert notebook_scene.due(until(2), 3, 90) is NotebookStep.END
+    assert notebook_scenario.due(failed, 2, 2) is NotebookStep.END
+    assert notebook_scenario.due(until(2), 3, 90) is NotebookStep.END
 
 
 def test_workers_go_on_until_the_late_run_is_decided():
-    assert notebook_scene.tired(until(9.5)) == ()
-    assert notebook_scene.tired(until(11.4)) == (Role.FIRST, Role.THIRD)
-    assert notebook_scene.tired(until(11.6)) == ()
-    assert notebook_scene.tired(GOOD) == ()
+    assert notebook_scenario.idle_workers(until(9.5)) == ()
+    assert notebook_scenario.idle_workers(until(11.4)) == (Role.FIRST, Role.THIRD)
+    assert notebook_scenario.idle_workers(until(11.6)) == ()
+    assert notebook_scenario.idle_workers(GOOD) == ()
 
 
 def test_table_shows_where_the_memory_is():
     console = Console(width=100, file=io.StringIO())
-    console.print(notebook_play.table(PLAN, SAMPLES[2]))
+    console.print(notebook_demo.table(PLAN, SAMPLES[2]))
     text = console.file.getvalue()
     assert (
         "second   suspended   32.00 GiB    0.00 GiB    0.00 GiB         1.00 GiB       1" in text

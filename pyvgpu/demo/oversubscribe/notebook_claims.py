@@ -9,14 +9,14 @@ from pyvgpu import oversubscription
 from pyvgpu.demo import assertions
 from pyvgpu.demo.assertions import FailedError
 from pyvgpu.demo.observations import EventKind, Role, gib
-from pyvgpu.demo.oversubscribe import notebook_scene
-from pyvgpu.demo.oversubscribe.notebook_scene import NOTEBOOKS, RULES, WAIT_SECONDS, WORKERS
+from pyvgpu.demo.oversubscribe import notebook_scenario
+from pyvgpu.demo.oversubscribe.notebook_scenario import NOTEBOOKS, RULES, WAIT_SECONDS, WORKERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyvgpu.demo.assertions import ClaimVerdict
-    from pyvgpu.demo.oversubscribe.notebook_scene import NotebookObservations
+    from pyvgpu.demo.oversubscribe.notebook_scenario import NotebookObservations
 
 _REFUSED = 69  # exit code of a run that found no room
 
@@ -150,7 +150,7 @@ def document(seen: NotebookObservations, verdicts: tuple[ClaimVerdict, ...]) -> 
                     "suspensions": len(seen.of(role, EventKind.SUSPENDED)),
                     "resumptions": len(seen.of(role, EventKind.RESUMED)),
                 }
-                for role in notebook_scene.RUNS
+                for role in notebook_scenario.RUNS
             ],
             "samples": len(seen.samples),
             "claims": [{"claim": x.claim, "holds": x.holds, "seen": x.seen} for x in verdicts],

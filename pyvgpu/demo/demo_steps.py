@@ -1,8 +1,8 @@
-"""Script of the demonstration: decides the next step from the observations so far.
+"""Decides the next step of the demonstration from the observations so far. Pure.
 
-Times are fractions of the plan's, so that a short demonstration shows the same. On a busy machine
-it lasts longer than planned, until every claim has been tested; but not forever, and not for a
-tenant that has failed: then its claim fails.
+Steps are due after fractions of the planned duration, so that a short demonstration has the same
+steps. On a busy machine it continues until every claim has been tested, for at most
+TIMEOUT_SECONDS. It ends early if a tenant fails, and so does that tenant's claim.
 """
 
 from __future__ import annotations
@@ -16,36 +16,40 @@ from pyvgpu.demo.observations import TENANTS, EventKind, Role
 if TYPE_CHECKING:
     from pyvgpu.demo.observations import Observations
 
-SHORTEST, LONGEST = 5, 22  # seconds; with the end of the tenants under 30
-TIMEOUT_SECONDS = 90  # if the machine is too busy to show everything in the planned time
+SHORTEST, LONGEST = 5, 22  # seconds; the tenants end before 30
+TIMEOUT_SECONDS = 90
 
 
-class StageStep(enum.Enum):
-    """A step of the stage."""
+class DemoStep(enum.Enum):
+    """An action on the runs of the demonstration."""
 
     KILL = enum.auto()  # kill the doomed tenant's process
-    GO = enum.auto()  # let the doomed run start its next process
-    ASK = enum.auto()  # start the run that requests too much
+    RESTART = enum.auto()  # let the doomed run start its next process
+    START_LATE = enum.auto()  # start the run that requests too much
     END = enum.auto()
 
 
-def due(seen: Observations, done: frozenset[StageStep], seconds: float) -> StageStep | None:
-    """Return the step that is due now, None if there is none."""
+def due(seen: Observations, done: frozenset[DemoStep], seconds: float) -> DemoStep | None:
+    """Return the step that is due after *seconds*; None if none is, or all are *done*."""
     part = seconds / seen.plan.seconds
     if all(seen.first(role, EventKind.ENDED) for role in TENANTS):
-        return StageStep.END
+        return DemoStep.END
     if seconds >= TIMEOUT_SECONDS or (part >= 1 and _is_settled(seen)):
-        return StageStep.END
+        return DemoStep.END
     holding = seen.first(Role.DOOMED, EventKind.HELD)
     refused = seen.first(Role.GROWER, EventKind.REFUSED)
-    if StageStep.KILL not in done:
-        return StageStep.KILL if part >= 0.4 and holding and refused else None
+    if DemoStep.KILL not in done:
+        return DemoStep.KILL if part >= 0.4 and holding and refused else None
     killed = seen.first(Role.DOOMED, EventKind.KILLED)
-    if StageStep.GO not in done and killed and part >= killed.seconds / seen.plan.seconds + 0.1:
+    if (
+        DemoStep.RESTART not in done
+        and killed
+        and part >= killed.seconds / seen.plan.seconds + 0.1
+    ):
         back = assertions.seconds_until_back(seen, killed.seconds)
-        return StageStep.GO if back is not None else None
-    if StageStep.ASK not in done and part >= 0.65 and StageStep.GO in done:
-        return StageStep.ASK
+        return DemoStep.RESTART if back is not None else None
+    if DemoStep.START_LATE not in done and part >= 0.65 and DemoStep.RESTART in done:
+        return DemoStep.START_LATE
     return None
 
 

@@ -1,4 +1,4 @@
-"""Runs the scenario: carries out the steps and records observations."""
+"""Runs the demonstration of oversubscription: performs its steps and records observations."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rich.text import Text
 
 from pyvgpu.demo import live_display, workspace
 from pyvgpu.demo.observations import MIB, EventKind, Role, TenantEvent, gib
-from pyvgpu.demo.oversubscribe import notebook_scene
-from pyvgpu.demo.oversubscribe.notebook_scene import (
+from pyvgpu.demo.oversubscribe import notebook_scenario
+from pyvgpu.demo.oversubscribe.notebook_scenario import (
     CELL_MS,
     NotebookObservations,
     NotebookPlan,
@@ -24,7 +24,7 @@ from pyvgpu.demo.oversubscribe.notebook_scene import (
     NotebookView,
 )
 from pyvgpu.demo.sampler import DeviceSampler
-from pyvgpu.demo.tenant_runs import DemoStage
+from pyvgpu.demo.tenant_runs import TenantRuns
 from pyvgpu.machine import reservations
 from pyvgpu.simulation import simulator
 
@@ -58,20 +58,20 @@ _SENTENCES = {
 _SHOWN = 2  # cells of a run; from then on it goes on working
 
 
-class NotebookPlay:
-    """One demonstration."""
+class NotebookDemo:
+    """One demonstration, which runs once."""
 
     def __init__(
         self,
         plan: NotebookPlan,
-        stage: DemoStage,
-        meter: DeviceSampler,
-        screen: live_display.Screen,
+        runs: TenantRuns,
+        sampler: DeviceSampler,
+        display: live_display.Display,
     ) -> None:
         self._plan = plan
-        self._stage = stage
-        self._meter = meter
-        self._screen = screen
+        self._runs = runs
+        self._sampler = sampler
+        self._display = display
         self._registries = reservations.Registries()
         self._events: list[TenantEvent] = []
         self._samples: list[NotebookSample] = []
@@ -81,55 +81,55 @@ class NotebookPlay:
         """Run it; return the observations."""
         done, sampled = 0, 0.0
         while True:
-            read = self._stage.read_events(LISTEN_SECONDS)
+            read = self._runs.read_events(LISTEN_SECONDS)
             if read or time.monotonic() >= sampled + SAMPLE_SECONDS:
                 sampled = time.monotonic()
                 self._sample()  # before a run's report: it was resumed before
-            self._note(read)
-            seen = self._seen()
-            for role in notebook_scene.tired(seen):
+            self._record(read)
+            seen = self._observed()
+            for role in notebook_scenario.idle_workers(seen):
                 self._ask(role, CELL_MS)
-            step = notebook_scene.due(seen, done, self._stage.seconds)
+            step = notebook_scenario.due(seen, done, self._runs.seconds)
             if step is NotebookStep.END:
                 break
             if step is not None:
-                self._take(step)
+                self._perform(step)
                 done += 1
-        self._note(self._stage.end())
+        self._record(self._runs.end())
         self._sample()
-        return dataclasses.replace(self._seen(), left=self._left())
+        return dataclasses.replace(self._observed(), left=self._leftovers())
 
-    def _seen(self) -> NotebookObservations:
+    def _observed(self) -> NotebookObservations:
         return NotebookObservations(
-            self._plan, tuple(self._events), tuple(self._samples), tuple(self._stage.remarks)
+            self._plan, tuple(self._events), tuple(self._samples), tuple(self._runs.remarks)
         )
 
-    def _take(self, step: NotebookStep) -> None:
+    def _perform(self, step: NotebookStep) -> None:
         if step in _WORK:
             self._ask(_WORK[step], 0)
             return
         role = _STARTS[step]
         if role is Role.LATE:
-            self._note([TenantEvent(self._stage.seconds, role, EventKind.ASKED)])
-        self._stage.start(role)
+            self._record([TenantEvent(self._runs.seconds, role, EventKind.ASKED)])
+        self._runs.start(role)
 
     def _ask(self, role: Role, milliseconds: int) -> None:
-        self._note([TenantEvent(self._stage.seconds, role, EventKind.ASKED)])
-        self._stage.go(role, str(milliseconds))
+        self._record([TenantEvent(self._runs.seconds, role, EventKind.ASKED)])
+        self._runs.send_line(role, str(milliseconds))
 
-    def _note(self, events: Iterable[TenantEvent]) -> None:
+    def _record(self, events: Iterable[TenantEvent]) -> None:
         for event in events:
             self._events.append(event)
-            sentence = sentence_of(event, self._seen())
+            sentence = sentence_of(event, self._observed())
             if event.kind is EventKind.START_REFUSED:
-                self._screen.settled()
+                self._display.show_table()
             if sentence:
-                self._screen.happened(event, sentence)
+                self._display.add_event(event, sentence)
 
     def _sample(self) -> None:
         with self._registries.frozen() as live:
-            seconds, used = self._stage.seconds, self._meter.used()
-            ours = {self._plan.name(role): role for role in notebook_scene.RUNS}
+            seconds, used = self._runs.seconds, self._sampler.used()
+            ours = {self._plan.name(role): role for role in notebook_scenario.RUNS}
             views = tuple(
                 _view(ours[reservation.holder.name], reservation)
                 for reservation in live
@@ -141,16 +141,16 @@ class NotebookPlay:
             before = self._states.get(view.role, view.state)
             if view.state == "suspended" != before:
                 moved = TenantEvent(seconds, view.role, EventKind.SUSPENDED, size=view.host)
-                self._note([moved])
+                self._record([moved])
             elif before == "suspended" != view.state:
-                self._note([TenantEvent(seconds, view.role, EventKind.RESUMED)])
+                self._record([TenantEvent(seconds, view.role, EventKind.RESUMED)])
             self._states[view.role] = view.state
         if views:  # the table stays when all have ended
-            self._screen.sampled(lambda: table(self._plan, sample))
+            self._display.update_table(lambda: table(self._plan, sample))
 
-    def _left(self) -> tuple[str, ...]:
-        """Describe what is left over although all runs have ended."""
-        left = [f"the run of {role} did not end" for role in self._stage.alive]
+    def _leftovers(self) -> tuple[str, ...]:
+        """Describe runs, reservations and device memory that remain after the end."""
+        left = [f"the run of {role} did not end" for role in self._runs.alive]
         last = self._samples[-1]
         left += [f"the reservation of {view.role} still exists" for view in last.views]
         return (*left, f"{last.used} bytes of the device are in use") if last.used else tuple(left)
@@ -172,10 +172,13 @@ def _view(role: Role, reservation: LiveReservation) -> NotebookView:
     )
 
 
-def play(
-    spec: str, make_screen: Callable[[NotebookPlan], live_display.Screen]
+def run_demo(
+    spec: str, make_display: Callable[[NotebookPlan], live_display.Display]
 ) -> NotebookObservations:
-    """Run the scenario on a new simulated machine *spec*."""
+    """Run the demonstration on a new simulated machine, described by *spec*.
+
+    Raises UnavailableError if no folder has room for the simulated device.
+    """
     with workspace.private_folder() as (folder, working):
         machine = simulator.open_machine(spec, folder)
         device = machine.devices[0]
@@ -186,18 +189,18 @@ def play(
             suffix=secrets.token_hex(2),
         )
         environment = {**os.environ, simulator.BASE_VARIABLE: str(folder)}
-        screen = make_screen(plan)
+        display = make_display(plan)
         try:
             with (
-                DeviceSampler(machine) as meter,
-                DemoStage(plan, device.uuid, spec, environment) as stage,
+                DeviceSampler(machine) as sampler,
+                TenantRuns(plan, device.uuid, spec, environment) as runs,
             ):
-                return NotebookPlay(plan, stage, meter, screen).run()
+                return NotebookDemo(plan, runs, sampler, display).run()
         finally:
-            screen.close()
+            display.close()
 
 
-def table(plan: notebook_scene.NotebookPlan, sample: NotebookSample) -> Table:
+def table(plan: notebook_scenario.NotebookPlan, sample: NotebookSample) -> Table:
     """Return the state and the memory of each run, and the sums."""
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     shown.add_column("run")
@@ -205,7 +208,7 @@ def table(plan: notebook_scene.NotebookPlan, sample: NotebookSample) -> Table:
     for heading in ("vmemory", "reserved", "on device", "in host memory"):
         shown.add_column(heading, justify="right", min_width=9)
     shown.add_column("moves", justify="right")
-    for role in notebook_scene.RUNS:
+    for role in notebook_scenario.RUNS:
         view = sample.of(role)
         if view is None:
             continue

@@ -1,10 +1,11 @@
-"""Steps of the demonstration's script, decided from the observations so far."""
+"""Steps of the demonstration, decided from the observations so far."""
 
 import dataclasses
 
 import pytest
 
-from pyvgpu.demo import script
+from pyvgpu.demo import demo_steps
+from pyvgpu.demo.demo_steps import DemoStep
 from pyvgpu.demo.observations import (
     GIB,
     MIB,
@@ -15,17 +16,16 @@ from pyvgpu.demo.observations import (
     Role,
     TenantEvent,
 )
-from pyvgpu.demo.script import StageStep
 
 from .observed import EVENTS, GOOD, SAMPLES, without
 
 NONE, KILLED, GONE = (
-    frozenset[StageStep](),
-    frozenset({StageStep.KILL}),
-    frozenset({StageStep.KILL, StageStep.GO}),
+    frozenset[DemoStep](),
+    frozenset({DemoStep.KILL}),
+    frozenset({DemoStep.KILL, DemoStep.RESTART}),
 )
 
-ALL = GONE | {StageStep.ASK}
+ALL = GONE | {DemoStep.START_LATE}
 ONE_GONE = Observations(GOOD.plan, (TenantEvent(0.5, Role.GROWER, EventKind.ENDED, 69),))
 
 
@@ -48,17 +48,17 @@ NO_IDLE = dataclasses.replace(
     [
         pytest.param(1, until(1), NONE, None, id="all grow"),
         pytest.param(
-            4, until(4), NONE, StageStep.KILL, id="the doomed holds, the grower was refused"
+            4, until(4), NONE, DemoStep.KILL, id="the doomed holds, the grower was refused"
         ),
         pytest.param(4, until(2), NONE, None, id="the grower was not refused yet"),
         pytest.param(9, Observations(GOOD.plan), NONE, None, id="no tenant started yet"),
         pytest.param(4.2, until(4.2), KILLED, None, id="a pause to read the table"),
         pytest.param(5, until(4.2), KILLED, None, id="the memory is not back"),
-        pytest.param(5, until(4.9), KILLED, StageStep.GO, id="the memory is back"),
+        pytest.param(5, until(4.9), KILLED, DemoStep.RESTART, id="the memory is back"),
         pytest.param(6, until(6), GONE, None, id="the next process shows itself"),
-        pytest.param(6.5, until(6.5), GONE, StageStep.ASK, id="the late run"),
+        pytest.param(6.5, until(6.5), GONE, DemoStep.START_LATE, id="the late run"),
         pytest.param(8, until(8), ALL, None, id="nothing more to do"),
-        pytest.param(10, until(9), ALL, StageStep.END, id="the time is over and all was seen"),
+        pytest.param(10, until(9), ALL, DemoStep.END, id="the time is over and all was seen"),
         pytest.param(10, until(6.9), ALL, None, id="the late run is not back"),
         pytest.param(10, NO_IDLE, ALL, None, id="the idle tenant is not there yet"),
         pytest.param(
@@ -72,22 +72,22 @@ NO_IDLE = dataclasses.replace(
         ),
         pytest.param(10, Observations(GOOD.plan), NONE, None, id="no events yet"),
         pytest.param(89, Observations(GOOD.plan), NONE, None, id="a busy machine"),
-        pytest.param(90, Observations(GOOD.plan), NONE, StageStep.END, id="over without events"),
-        pytest.param(10, ONE_GONE, NONE, StageStep.END, id="over because one has failed"),
+        pytest.param(90, Observations(GOOD.plan), NONE, DemoStep.END, id="over without events"),
+        pytest.param(10, ONE_GONE, NONE, DemoStep.END, id="over because one has failed"),
         pytest.param(9, ONE_GONE, NONE, None, id="one has failed, the others go on"),
     ],
 )
 def test_due_step(seconds, seen, done, step):
-    assert script.due(seen, done, seconds) is step
+    assert demo_steps.due(seen, done, seconds) is step
 
 
 def test_script_ends_early_if_all_tenants_have_ended():
     ended = tuple(TenantEvent(0.5, role, EventKind.ENDED, 69) for role in TENANTS)
-    assert script.due(Observations(GOOD.plan, ended), NONE, 1) is StageStep.END
-    assert script.due(Observations(GOOD.plan, ended[1:]), NONE, 1) is None
+    assert demo_steps.due(Observations(GOOD.plan, ended), NONE, 1) is DemoStep.END
+    assert demo_steps.due(Observations(GOOD.plan, ended[1:]), NONE, 1) is None
 
 
-@pytest.mark.parametrize("seconds", [script.SHORTEST, 12, script.LONGEST])
+@pytest.mark.parametrize("seconds", [demo_steps.SHORTEST, 12, demo_steps.LONGEST])
 @pytest.mark.parametrize("context", [104 * MIB, 520 * MIB, 620 * MIB])
 def test_grower_is_refused_well_before_the_kill(seconds, context):
     plan = DemoPlan(seconds=seconds, device="", memory=80 * GIB, context=context)

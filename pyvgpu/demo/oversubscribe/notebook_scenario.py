@@ -1,7 +1,7 @@
-"""The notebooks, what is observed of them, and the next step; pure.
+"""The notebooks of the demonstration, their observations, and the next step. Pure.
 
-Two of the three notebooks fit on the device together. Each step has a condition on the
-observations, so that a busy machine makes the demonstration longer, and not different.
+Two of the three notebooks fit on the device together. Each step waits for a condition of the
+observations, so a busy machine makes the demonstration longer, but does not change it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WAIT_SECONDS = 3  # of the late run
 ROOM_SECONDS = 30  # of the others
 PAUSE_SECONDS = 1.5  # work is noted once per second at most
 TIMEOUT_SECONDS = 90
-CELL_MS = 1000  # of work at a time, of a notebook that goes on working
+CELL_MS = 1000  # duration of a cell, in a notebook that runs one after another
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -137,8 +137,8 @@ def due(seen: NotebookObservations, done: int, seconds: float) -> NotebookStep |
     return step if _CONDITIONS[step](seen, seconds) else None
 
 
-def tired(seen: NotebookObservations) -> tuple[Role, ...]:
-    """Return the workers that have done what they were asked, while the late run is undecided."""
+def idle_workers(seen: NotebookObservations) -> tuple[Role, ...]:
+    """Return the workers that have completed their cells, while the late run still waits."""
     if len(seen.of(Role.FIRST, EventKind.CELL)) < 2 or seen.first(
         Role.LATE, EventKind.START_REFUSED
     ):

@@ -1,4 +1,8 @@
-"""NVML sessions and queries on a given libnvidia-ml file, never on a loaded shim."""
+"""NVML sessions on a given libnvidia-ml file, never on a loaded shim, and queries in a session.
+
+The queries need an open session (:func:`session`), and raise pynvml.NVMLError unless they say
+otherwise. Devices are given by UUID.
+"""
 
 from __future__ import annotations
 
@@ -14,23 +18,23 @@ if TYPE_CHECKING:
     from ctypes import c_void_p
     from pathlib import Path
 
-# Why a device in MIG mode is unhealthy; other code recognizes the reasons by these texts.
+# Reasons for which a device in MIG mode is unhealthy; other modules compare them.
 MIG_MODE = (
     "it is in MIG mode without MIG devices; `nvidia-smi mig -cgi ID -C` makes one, "
     "`nvidia-smi -mig 0` makes it a whole device again"
 )
 MIG_DIVIDED = "it is divided into MIG devices"
-# The device or the driver does not support the call.
-UNKNOWN = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+# Errors of a device or driver that does not support the call.
+UNSUPPORTED = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
 
 
 @contextlib.contextmanager
 def session(library: Path) -> Iterator[None]:
     """Initialize NVML of *library* and shut it down; raises OSError or pynvml.NVMLError."""
-    # nvidia-ml-py loads by name, which may be a mirror's shim; it accepts a preset library.
+    # nvidia-ml-py would load the library by name, which may be a mirror's shim; so set it first.
     loaded = ctypes.CDLL(str(library))
     if pynvml.nvmlLib is None or pynvml.nvmlLib._handle != loaded._handle:
-        # Its cache has function pointers of another driver.
+        # nvidia-ml-py's cache has function pointers of another library.
         pynvml._nvmlGetFunctionPointer_cache.clear()
     pynvml.nvmlLib = loaded
     pynvml.nvmlInit()
@@ -40,60 +44,60 @@ def session(library: Path) -> Iterator[None]:
         pynvml.nvmlShutdown()
 
 
-def knows(library: Path, function: str) -> bool:
-    """Return whether the NVML of *library* has a *function*, without initializing it. OSError."""
+def has_function(library: Path, function: str) -> bool:
+    """Return whether *library* exports *function*; needs no session. Raises OSError."""
     return hasattr(ctypes.CDLL(str(library)), function)
 
 
 def is_in_mig_mode(handle: c_void_p) -> bool:
-    """Return whether a device is in MIG mode now; NVMLError if it does not answer."""
+    """Return whether a device is in MIG mode now."""
     try:
         current, _pending = pynvml.nvmlDeviceGetMigMode(handle)
     except pynvml.NVMLError as exc:
-        if exc.value in UNKNOWN:  # board or driver without MIG
+        if exc.value in UNSUPPORTED:  # board or driver without MIG
             return False
         raise
     return bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)
 
 
 def mig_devices(handle: c_void_p) -> Iterator[c_void_p]:
-    """Yield the handles of the MIG devices of a GPU; they end with their instances."""
+    """Yield the handles of a GPU's MIG devices; a handle is valid as long as its instance."""
     try:
         most = number(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle))
     except pynvml.NVMLError as exc:
-        if exc.value in UNKNOWN:
+        if exc.value in UNSUPPORTED:
             return
         raise
     for index in range(most):
         try:
             yield pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
         except pynvml.NVMLError as exc:
-            # The indices have holes.
-            if exc.value not in (pynvml.NVML_ERROR_NOT_FOUND, *UNKNOWN):
+            # Indices are not contiguous.
+            if exc.value not in (pynvml.NVML_ERROR_NOT_FOUND, *UNSUPPORTED):
                 raise
 
 
 def most_multiprocessors(handle: c_void_p) -> int:
-    """Return the multiprocessors of the largest GPU instance that a GPU can have; 0: unknown."""
-    found = 0
+    """Return the number of SMs of the largest GPU instance that a GPU can have; 0: unknown."""
+    most = 0
     for profile in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
         try:
             info = pynvml.nvmlDeviceGetGpuInstanceProfileInfo(handle, profile)
-        except pynvml.NVMLError:  # not of this GPU, or of a later driver
+        except pynvml.NVMLError:  # this GPU or driver does not have the profile
             continue
-        found = max(found, int(info.multiprocessorCount))
-    return found
+        most = max(most, int(info.multiprocessorCount))
+    return most
 
 
-def number(found: Any) -> int:
-    """Return an integer that nvidia-ml-py may have left in its C type."""
-    return int(getattr(found, "value", found))
+def number(value: Any) -> int:
+    """Return the int of *value*, which nvidia-ml-py returns as an int or as a ctypes object."""
+    return int(getattr(value, "value", value))
 
 
 def bytes_by_pid(uuid: str, uncounted: int = 0) -> dict[int, int]:
-    """Return the bytes that each process holds on a device, by NVML's own pids.
+    """Return the bytes that each process holds on a device, by pid in NVML's pid namespace.
 
-    *uncounted* is added for each process: memory that NVML attributes to none.
+    *uncounted* bytes are added for each process: memory that NVML attributes to none.
     """
     return bytes_by_pid_of(pynvml.nvmlDeviceGetHandleByUUID(uuid), uncounted)
 
@@ -130,7 +134,7 @@ def compute_capability(uuid: str) -> tuple[int, int]:
 
 
 def multiprocessors(uuid: str) -> int:
-    """Return the SMs of a device or a MIG device."""
+    """Return the number of SMs of a device or a MIG device."""
     handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
     if number(pynvml.nvmlDeviceIsMigDeviceHandle(handle)):
         return int(pynvml.nvmlDeviceGetAttributes_v2(handle).multiprocessorCount)
@@ -139,7 +143,7 @@ def multiprocessors(uuid: str) -> int:
 
 
 def _cores_of_sm(major: int, minor: int) -> int:
-    """Return the FP32 lanes of an SM; NVIDIA's table of throughput by compute capability."""
+    """Return the FP32 cores of an SM, from the throughput table of the CUDA programming guide."""
     return 64 if (major, minor) in ((7, 0), (7, 2), (7, 5), (8, 0)) else 128
 
 
@@ -164,7 +168,7 @@ def set_memory_limit(uuid: str, cgroup: Path, size: int) -> None:
 
 
 def read_memory_limit(uuid: str, cgroup: Path) -> int | None:
-    """Return the bytes set by :func:`set_memory_limit`; None for no limit. NVMLError."""
+    """Return the bytes set by :func:`set_memory_limit`; None: no limit."""
     limits = pynvml.c_nvmlGetMemoryLimits_v1_t(os.fsencode(cgroup))
     pynvml.nvmlDeviceGetMemoryLimits_v1(pynvml.nvmlDeviceGetHandleByUUID(uuid), limits)
     none = limits.hardLimit == pynvml.NVML_DEVICE_MEMORY_LIMIT_MAX
@@ -172,10 +176,10 @@ def read_memory_limit(uuid: str, cgroup: Path) -> int | None:
 
 
 def largest_by_pid(listed: Iterable[tuple[int, int | None]]) -> dict[int, int]:
-    """Return each process's bytes once, even if several lists name it.
+    """Merge lists of (pid, bytes) into one entry for each process; None: bytes unknown, left out.
 
-    A process with graphics and compute contexts is in two lists with the same size, and so may be
-    an MPS client. None is a size that the driver does not know.
+    A process with graphics and compute contexts is in two lists with the same size, and an MPS
+    client may be, too.
     """
     held: dict[int, int] = {}
     for pid, size in listed:
@@ -188,16 +192,16 @@ def _list_clients_of_mps(handle: c_void_p) -> Sequence[Any]:
     try:
         found: Sequence[Any] = pynvml.nvmlDeviceGetMPSComputeRunningProcesses(handle)
     except pynvml.NVMLError as exc:
-        if exc.value in UNKNOWN:  # older drivers include them in the other lists
+        if exc.value in UNSUPPORTED:  # older drivers include them in the other lists
             return ()
         raise
     return found
 
 
 def sm_percent_by_pid(handle: c_void_p, since: float) -> dict[int, int] | None:
-    """Return the SM utilization of each process of a device in percent, by NVML's own pids.
+    """Return the SM utilization of each process in percent, by pid in NVML's pid namespace.
 
-    Taken from the newest sample since *since* (seconds since the epoch); processes without a
+    It is that of the newest sample after *since* (seconds since the epoch); processes without a
     sample are left out. None if the driver does not provide samples.
     """
     try:
@@ -205,7 +209,7 @@ def sm_percent_by_pid(handle: c_void_p, since: float) -> dict[int, int] | None:
     except pynvml.NVMLError as exc:
         if exc.value == pynvml.NVML_ERROR_NOT_FOUND:
             return {}
-        if exc.value in (*UNKNOWN, pynvml.NVML_ERROR_NO_PERMISSION):
+        if exc.value in (*UNSUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION):
             return None
         raise
     newest: dict[int, tuple[int, int]] = {}

@@ -56,7 +56,7 @@ def _profiles(handle: c_void_p) -> Iterator[datatypes.MigProfile]:
         try:
             info = pynvml.nvmlDeviceGetGpuInstanceProfileInfo(handle, number)
         except pynvml.NVMLError as exc:
-            if exc.value in nvml.UNKNOWN:  # not of this GPU
+            if exc.value in nvml.UNSUPPORTED:  # not of this GPU
                 continue
             if exc.value == pynvml.NVML_ERROR_INVALID_ARGUMENT:  # of a later driver
                 return
@@ -153,7 +153,7 @@ def complete(handle: c_void_p, instance: int, profile: datatypes.MigProfile) -> 
                 found, number, pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
             )
         except pynvml.NVMLError as exc:
-            if exc.value in (*nvml.UNKNOWN, pynvml.NVML_ERROR_INVALID_ARGUMENT):
+            if exc.value in (*nvml.UNSUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT):
                 continue
             raise
         if int(kind.sliceCount) == profile.slices:

@@ -83,7 +83,7 @@ def is_offered(uuid: str) -> bool:
     try:
         nvml.read_memory_limit(uuid, _USUAL if found is None else found[1])
     except pynvml.NVMLError as exc:
-        return exc.value not in nvml.UNKNOWN
+        return exc.value not in nvml.UNSUPPORTED
     return True
 
 

@@ -41,7 +41,9 @@ class RunLimit:
         if os.geteuid() != 0:
             return
         with contextlib.suppress(OSError, pynvml.NVMLError):
-            if nvml.knows(self._library, memory_limit.FUNCTION):  # avoids a useless NVML session
+            if nvml.has_function(
+                self._library, memory_limit.FUNCTION
+            ):  # avoids a useless NVML session
                 with self._session():
                     self._begin(vmemory, live)
 

@@ -46,7 +46,7 @@ def serve(text: str, interval: float) -> int:
     def poll() -> None:
         nonlocal seen
         seen = watch.see(runs.sample(registries))
-        page.see(seen, time.time())
+        page.add(seen, time.time())
 
     def document(asked: endpoints.HttpRequest) -> http_messages.HttpResponse:
         return site.answer(asked, page.document)

@@ -6,7 +6,8 @@ place of containers. It contains no command lines: every user who can connect re
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import statistics
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyvgpu.machine import users
 from pyvgpu.status import documents, history, states
@@ -17,46 +18,58 @@ if TYPE_CHECKING:
     from pyvgpu.run.runs import DeviceView, RunShare
 
 HOLDER = "run"
-_LINES = ("used", "memoryMiB")
+_LINES = ("used", "memoryMiB")  # names of the first values of a point in the document
 _MIB = 1 << 20
 
 Key = tuple[str, ...]  # a device, or a run and a device
 
 
+class _RunPoint(NamedTuple):
+    """A sample of a run on one device."""
+
+    used: int  # thousandths of the device's time
+    memory_mib: int
+    waited: int  # thousandths of the time for which launches were throttled
+    refused: int  # allocations since the run began
+
+
 class MachinePage:
-    """Collects the recent usage of the machine *node*, sampled every *seconds*."""
+    """Keeps the recent usage of a machine's devices and runs."""
 
     def __init__(self, node: str, seconds: float) -> None:
+        """*node* is the machine's name; *seconds* the time between samples."""
         self._node = node
         self._seconds = seconds
-        self._lines: history.History[Key] = history.History()
+        self._recent: history.History[Key] = history.History()
         self._days = history.DayHistory()
-        self._document = self._made((), 0.0)
+        self._document = self._render((), 0.0)
 
     @property
     def document(self) -> dict[str, Any]:
         """The document of the last sample."""
         return self._document
 
-    def see(self, devices: Sequence[DeviceView], now: float) -> None:
-        """Add a sample, taken at *now*, in seconds since the epoch."""
+    def add(self, devices: Sequence[DeviceView], now: float) -> None:
+        """Add a sample of all devices, taken at *now*, in seconds since the epoch."""
         of_devices = {
             device.uuid: (_thousandths(device.share), device.held // _MIB) for device in devices
         }
         self._days.add(of_devices, now)
-        points: dict[Key, history.Values] = {(uuid,): each for uuid, each in of_devices.items()}
+        points: dict[Key, history.Values] = {
+            (uuid,): values for uuid, values in of_devices.items()
+        }
         for device in devices:
             for part in device.parts:
-                points[part.run_id, device.uuid] = (
+                points[part.run_id, device.uuid] = _RunPoint(
                     _thousandths(part.share),
                     (part.held or 0) // _MIB,
                     _thousandths(part.waited),
                     part.refused,
                 )
-        self._lines.add(points)
-        self._document = self._made(devices, now)
+        self._recent.add(points)
+        self._document = self._render(devices, now)
 
-    def _made(self, devices: Sequence[DeviceView], now: float) -> dict[str, Any]:
+    def _render(self, devices: Sequence[DeviceView], now: float) -> dict[str, Any]:
         found = documents.node(
             self._node,
             now,
@@ -79,7 +92,7 @@ class MachinePage:
             "memoryBytes": device.memory_bytes,
             "usedBytes": device.held,
             "allocatedBytes": device.reserved_bytes,
-            "lines": self._lines.lines((device.uuid,), _LINES),
+            "lines": self._recent.lines((device.uuid,), _LINES),
             "day": self._days.lines(device.uuid, _LINES),
             "containers": [self._run(part, device.uuid) for part in device.parts],
         }
@@ -100,7 +113,7 @@ class MachinePage:
             "waitingSeconds": round(part.waiting),
             "refused": part.refused,
             "processes": len(part.processes),
-            "lines": self._lines.lines((part.run_id, uuid), _LINES),
+            "lines": self._recent.lines((part.run_id, uuid), _LINES),
         }
 
     def _state(self, part: RunShare, uuid: str) -> states.HolderState:
@@ -109,11 +122,16 @@ class MachinePage:
         if part.suspension.suspended:
             return states.HolderState.SUSPENDED
         most = 1 + max(1, round(states.EVALUATED_SECONDS / self._seconds))
-        first, *later = self._lines.points((part.run_id, uuid))[-most:]
+        recent = self._recent.points((part.run_id, uuid))[-most:]
+        first, *later = (_RunPoint(*values) for values in recent)
         if not later:
             return states.state_of(part.requested_vcore / 100, part.share or 0.0, 0.0, 0)
-        used, waited = (sum(point[at] for point in later) / 1000 / len(later) for at in (0, 2))
-        return states.state_of(part.requested_vcore / 100, used, waited, later[-1][3] - first[3])
+        return states.state_of(
+            part.requested_vcore / 100,
+            statistics.fmean(point.used for point in later) / 1000,
+            statistics.fmean(point.waited for point in later) / 1000,
+            later[-1].refused - first.refused,
+        )
 
 
 def _problems(devices: Sequence[DeviceView]) -> Iterator[dict[str, str]]:

@@ -16,7 +16,7 @@ from .test_top_view import DEVICE, GIB
 def document(*samples):
     page = run_page.MachinePage("here", 5.0)
     for seconds, device in enumerate(samples):
-        page.see((device,), float(seconds))
+        page.add((device,), float(seconds))
     return page.document
 
 

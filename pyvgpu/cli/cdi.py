@@ -189,7 +189,7 @@ def _link_clock(reservation: Path) -> None:
     ContainerFiles(reservation).link_clock()
 
 
-def _name_of(made: holders.Made) -> str:
+def _name_of(made: holders.OwnReservation) -> str:
     """Return the name that the reservation got."""
     file = made.folder / names.RESERVATION_FILE
     return holders.parse_holder(file.read_bytes(), file).name

@@ -75,7 +75,7 @@ class LiveReservation:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Made:
+class OwnReservation:
     """A new reservation: close *quota* to end it."""
 
     run_id: str
@@ -85,10 +85,10 @@ class Made:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Changed:
+class ChangedReservation:
     """A reservation whose quota was changed."""
 
-    made: Made
+    made: OwnReservation
     requested_vcore: int  # percent; 0: no time was requested
     held: int | None  # bytes, read after the new quota was written; None: unknown
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from pyvgpu.machine.holders import Changed, LiveReservation
+    from pyvgpu.machine.holders import ChangedReservation, LiveReservation
 
 SUSPENSION = "suspension"
 ANSWER_SECONDS = 15.0  # longer than the timeout of the lock of the reservations
@@ -71,7 +71,7 @@ class QuotaControl(ipc.Listener):
     def __init__(
         self,
         folder: Path,
-        change: Callable[[quota.QuotaChange], Changed],
+        change: Callable[[quota.QuotaChange], ChangedReservation],
         suspend: Callable[[Mapping[str, Any]], Mapping[str, object]],
     ) -> None:
         """*suspend* answers requests that have the key SUSPENSION, of run/suspend_socket.py."""

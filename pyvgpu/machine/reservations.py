@@ -31,10 +31,10 @@ from typing import TYPE_CHECKING
 from pyvgpu import errors, log, names, region, share
 from pyvgpu.machine import admission, tenant_record, users
 from pyvgpu.machine.holders import (
-    Changed,
+    ChangedReservation,
     Holder,
     LiveReservation,
-    Made,
+    OwnReservation,
     derive_name,
     parse_holder,
     reserved_bytes,
@@ -91,7 +91,9 @@ class Registries:
         self._root_registry = root_registry
         self._shared_registry = shared_registry
 
-    def reserve(self, request: RunRequest, holder: Holder, command: Sequence[str] = ()) -> Made:
+    def reserve(
+        self, request: RunRequest, holder: Holder, command: Sequence[str] = ()
+    ) -> OwnReservation:
         """Reserve on the first device with room; UnavailableError lists the other holders.
 
         *command* is the command line, which only the run's user and root can read. A holder
@@ -115,7 +117,7 @@ class Registries:
         holder: Holder,
         command: Sequence[str],
         wanted: holders.OversubscribedRequest,
-    ) -> Made:
+    ) -> OwnReservation:
         """Like :meth:`reserve`, but within the ratio; without room now, it begins suspended."""
         self._make()
         with self._locked() as registries:
@@ -147,12 +149,12 @@ class Registries:
         with self._locked() as registries:
             yield tuple(self._sweep(registries))
 
-    def renew(self, made: Made) -> None:
+    def renew(self, made: OwnReservation) -> None:
         """Have the run's shims note their next calls (region.renew)."""
         with self._locked():
             region.renew(made.quota)
 
-    def change(self, made: Made, wanted: quota.QuotaChange) -> Changed:
+    def change(self, made: OwnReservation, wanted: quota.QuotaChange) -> ChangedReservation:
         """Change a reservation, if there is room beside the others; effective at once.
 
         A lower amount needs no room. Held memory is read after the lower quota was written: a
@@ -184,14 +186,14 @@ class Registries:
             held = None
             with contextlib.suppress(errors.PyVgpuError, OSError):  # the change stays in effect
                 held = _read(registry, made.run_id).held
-        return Changed(changed, vcore, held[0] if held else None)
+        return ChangedReservation(changed, vcore, held[0] if held else None)
 
-    def mark(self, made: Made, suspension: region.Suspension) -> None:
+    def mark(self, made: OwnReservation, suspension: region.Suspension) -> None:
         """Record whether the run of a reservation is suspended, and whether it still reserves."""
         with self._locked():
             region.mark(made.quota, suspension)
 
-    def readmit(self, made: Made) -> None:
+    def readmit(self, made: OwnReservation) -> None:
         """Reserve again what a suspended run gave up; UnavailableError lists the other holders."""
         with self._locked() as registries:
             live = {reservation.run_id: reservation for reservation in self._sweep(registries)}
@@ -337,7 +339,7 @@ def _unique_name(holder: Holder, called: str, live: Sequence[LiveReservation]) -
     return name
 
 
-def _enter(registry: _Open, chosen: share.Share, release: str, holder: Holder) -> Made:
+def _enter(registry: _Open, chosen: share.Share, release: str, holder: Holder) -> OwnReservation:
     run_id = os.urandom(8).hex()
     before = os.umask(0o022)
     try:
@@ -370,7 +372,7 @@ def _enter(registry: _Open, chosen: share.Share, release: str, holder: Holder) -
         raise
     finally:
         os.umask(before)
-    return Made(run_id, registry.path / run_id, chosen, file)
+    return OwnReservation(run_id, registry.path / run_id, chosen, file)
 
 
 def _write_holder(folder: int, holder: Holder) -> None:
@@ -396,7 +398,7 @@ def _write_record(folder: Path, record: tenant_record.TenantRecord) -> None:
     write_record(folder, record)
 
 
-def _write_command(registry: _Open, made: Made, command: Sequence[str]) -> None:
+def _write_command(registry: _Open, made: OwnReservation, command: Sequence[str]) -> None:
     """Write the command line; a run for which there is no room for it goes on without."""
     text = log.printable(shlex.join(command)).encode("utf-8", "replace")[:LONGEST_COMMAND]
     with contextlib.suppress(OSError):

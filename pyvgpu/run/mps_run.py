@@ -60,7 +60,7 @@ class MpsRun:
 def prepare(
     libcuda: Path,
     environment: Mapping[str, str],
-    made: holders.Made,
+    made: holders.OwnReservation,
     registries: reservations.Registries,
     read_facts: Callable[[str], mps_limits.DeviceFacts],
 ) -> MpsRun:

@@ -46,7 +46,7 @@ class Oversubscriber:
     """Moves one run until it is stopped."""
 
     def __init__(
-        self, registries: reservations.Registries, made: Callable[[], holders.Made]
+        self, registries: reservations.Registries, made: Callable[[], holders.OwnReservation]
     ) -> None:
         """*made* returns the reservation as it is now."""
         self._registries = registries

@@ -67,17 +67,17 @@ class RunPlan:
 class _Current:
     """A run's reservation, which `pyvgpu set` changes."""
 
-    made: holders.Made
+    made: holders.OwnReservation
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OpenRun:
     """A run that is set up."""
 
-    made: holders.Made
+    made: holders.OwnReservation
     tree: Path
     limit: run_limit.RunLimit
-    change: Callable[[quota.QuotaChange], holders.Changed]
+    change: Callable[[quota.QuotaChange], holders.ChangedReservation]
     ensure_arbiter: Callable[[], None]
     start_threads: Callable[[], None]  # after the last fork
     variables: Mapping[str, str]  # environment of its programs, beside the driver's
@@ -278,7 +278,7 @@ def overlays(
     return tuple(overlays)
 
 
-def _reserve(registries: reservations.Registries, plan: RunPlan) -> holders.Made:
+def _reserve(registries: reservations.Registries, plan: RunPlan) -> holders.OwnReservation:
     asked = plan.oversubscription
     if asked is None:
         return registries.reserve(plan.request, plan.holder, plan.command)
@@ -294,7 +294,7 @@ def _reserve(registries: reservations.Registries, plan: RunPlan) -> holders.Made
     return registries.reserve_oversubscribed(request, plan.holder, plan.command, asked.wanted)
 
 
-def _audited(base: Base, made: holders.Made) -> run_auditor.Audited:
+def _audited(base: Base, made: holders.OwnReservation) -> run_auditor.Audited:
     return run_auditor.Audited(
         made.quota,
         made.folder / names.USAGE_FILE,
@@ -313,10 +313,10 @@ def _nvml(base: Base) -> arbiter.Nvml | None:
 
 def _changer(
     registries: reservations.Registries, current: _Current, limit: run_limit.RunLimit
-) -> Callable[[quota.QuotaChange], holders.Changed]:
+) -> Callable[[quota.QuotaChange], holders.ChangedReservation]:
     """Return a function that changes the run's reservation."""
 
-    def change(wanted: quota.QuotaChange) -> holders.Changed:
+    def change(wanted: quota.QuotaChange) -> holders.ChangedReservation:
         if wanted.vmemory is not None and wanted.vmemory > current.made.share.vmemory:
             limit.change(wanted.vmemory)  # raise the driver's limit before the shim's
         try:

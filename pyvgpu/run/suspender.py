@@ -1,9 +1,8 @@
-"""Suspend and resume the processes of one run, in its supervisor; see suspend_operation.py.
+"""Suspends and resumes the processes of one run, in its supervisor; see suspend_operation.py.
 
-One thread at a time does the work, so that `pyvgpu suspend` and `pyvgpu resume` may be killed:
-the supervisor ends what it has begun. The quota says first what is about to happen
-(region.Suspension), and the janitor kills the processes of a gated run whose supervisor is dead:
-none of them stays locked.
+One thread at a time does the work, and finishes it even if `pyvgpu suspend` or `pyvgpu resume` is
+killed. It writes the intended state into the quota first (region.Suspension). If the supervisor is
+killed meanwhile, the janitor kills the run's processes, so that none stays locked.
 """
 
 from __future__ import annotations
@@ -28,87 +27,88 @@ if TYPE_CHECKING:
     from pyvgpu.machine import holders, reservations
     from pyvgpu.machine.holders import LiveReservation
 
-_SEEN_SECONDS = 2.0
-_TIMEOUT_SECONDS = 5.0  # for a call in progress when the run ends
+_REPORT_SECONDS = 2.0  # for the client to read the report of a lost process
+_STOP_SECONDS = 5.0  # for a call in progress when the run ends
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunTenant:
-    """A run, as the operation sees it."""
+    """A run in the role of :class:`suspend_operation.SuspendedTenant`."""
 
     registries: reservations.Registries
-    made: holders.Made
+    reservation: holders.OwnReservation
 
     @property
     def folder(self) -> Path:
         """The folder of its region."""
-        return self.made.folder
+        return self.reservation.folder
 
     @property
     def devices(self) -> tuple[Device, ...]:
         """Its only device."""
-        return (self.made.share.device,)
+        return (self.reservation.share.device,)
 
     @property
     def must_show_cgroups(self) -> bool:
-        """No: a machine may have none."""
+        """False: the machine may have no cgroups with memory limits."""
         return False
 
     def read(self) -> region.Suspension:
-        """Return what its quota says."""
-        return region.read_limits(self.made.quota).suspension
+        """Return the state in its quota."""
+        return region.read_limits(self.reservation.quota).suspension
 
     def mark(self, suspension_now: region.Suspension) -> None:
-        """Write it, while no run is admitted."""
-        self.registries.mark(self.made, suspension_now)
+        """Write the state into its quota, under the lock of admissions."""
+        self.registries.mark(self.reservation, suspension_now)
 
     def readmit(self) -> None:
-        """Reserve its share again."""
-        self.registries.readmit(self.made)
+        """Reserve its share again; UnavailableError without room."""
+        self.registries.readmit(self.reservation)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Report:
-    """The result of the last order."""
+    """The result of the last order: *text* for the user, or *error*; neither: none yet."""
 
     text: str = ""
     error: errors.PyVgpuError | None = None
 
 
 class Suspender:
-    """Suspends and resumes a run until it is stopped."""
+    """Suspends and resumes a run, by orders, until :meth:`stop`."""
 
     def __init__(
         self,
         registries: reservations.Registries,
-        made: Callable[[], holders.Made],
+        reservation: Callable[[], holders.OwnReservation],
         driver: checkpoint_calls.CheckpointDriver,
-        obeyed: Callable[[suspend_operation.SuspendOrder], None] = lambda _order: None,
+        on_success: Callable[[suspend_operation.SuspendOrder], None] = lambda _order: None,
     ) -> None:
-        """*made* returns the reservation as it is now; *obeyed* is called after each success."""
+        """*reservation* returns the run's current one; *on_success* is called after each order."""
         self._registries = registries
-        self._made = made
+        self._reservation = reservation
         self._driver = driver
-        self._obeyed = obeyed
+        self._on_success = on_success
         self._lock = threading.Lock()
         self._stopped = threading.Event()
-        self._seen = threading.Event()  # the report of the last order, by its client
+        self._reported = threading.Event()  # a client has read the report of the last order
         self._thread: threading.Thread | None = None
         self._order: suspend_operation.SuspendOrder | None = None  # in progress
-        self._next: suspend_operation.SuspendOrder | None = None  # to the same state
+        self._next: suspend_operation.SuspendOrder | None = None  # for the same state
         self._report = Report()
         self._saved: dict[int, suspend_operation.Need] = {}
         self._moves = move_record.MoveRecord()
 
     def begin(self, order: suspend_operation.SuspendOrder) -> None:
-        """Begin with *order*, or go on with the same one; UnavailableError during another.
+        """Begin with *order*; UnavailableError while one for another state is in progress.
 
-        A user's order follows one of the policy, which does the same, but would not last.
+        An order for the same state is ignored, unless a user's order differs from the one in
+        progress in whether it lasts or keeps the reservation; then it follows that one.
         """
         with self._lock:
             if self._order is not None:
                 if self._order.desired is order.desired:
-                    if order.is_manual and _result(order) != _result(self._order):
+                    if order.is_manual and _lasting(order) != _lasting(self._order):
                         self._next = order
                     return
                 doing = (
@@ -116,7 +116,7 @@ class Suspender:
                 )
                 raise errors.UnavailableError(f"it is just being {doing}; try again")
             self._order, self._report = order, Report()
-            self._seen.clear()
+            self._reported.clear()
             self._thread = threading.Thread(
                 target=self._run, args=(order,), name="suspender", daemon=True
             )
@@ -128,21 +128,21 @@ class Suspender:
             done = self._report != Report() and self._next is None
             busy = self._order is not None and not done
             if not busy:
-                self._seen.set()
+                self._reported.set()
             return busy, self._report
 
     def stop(self) -> None:
-        """Stop, also between two calls of the driver."""
+        """Stop before the next call of the driver; wait for the current one for some seconds."""
         self._stopped.set()
         if self._thread is not None:
-            self._thread.join(_TIMEOUT_SECONDS)
+            self._thread.join(_STOP_SECONDS)
 
     def _run(self, order: suspend_operation.SuspendOrder) -> None:
         following: suspend_operation.SuspendOrder | None = order
         try:
             while following is not None:
                 with checkpoint_calls.Calls(self._driver) as calls:
-                    tenant = RunTenant(self._registries, self._made())
+                    tenant = RunTenant(self._registries, self._reservation())
                     operation = suspend_operation.Operation(
                         tenant, calls, self._stopped, self._saved
                     )
@@ -153,12 +153,12 @@ class Suspender:
                 self._order = self._next = None
 
     def _take_next(self) -> suspend_operation.SuspendOrder | None:
-        """End the order in progress; return the one that follows it, begun."""
+        """End the order in progress; return the next one, now in progress; None: none."""
         with self._lock:
             self._order, self._next = self._next, None
             if self._order is not None:
                 self._report = Report()
-                self._seen.clear()
+                self._reported.clear()
             return self._order
 
     def _attempt(
@@ -169,7 +169,7 @@ class Suspender:
                 text = operation.suspend(order)
             else:
                 text = operation.resume()
-            self._obeyed(order)
+            self._on_success(order)
             self._record(_succeeded(self._moves, order.desired, time.monotonic()), operation)
             self._conclude(Report(text or "done"))
         except suspend_operation.LostError as exc:
@@ -183,7 +183,7 @@ class Suspender:
             self._fail(operation, errors.PyVgpuError("internal error, see its output"))
 
     def _fail(self, operation: suspend_operation.Operation, exc: errors.PyVgpuError) -> None:
-        """Report the error, and let the run go on."""
+        """Report the error, and let the run continue."""
         refused = self._moves.refused()
         self._record(refused, operation)
         self._conclude(Report(error=exc))
@@ -197,19 +197,19 @@ class Suspender:
     def _record(
         self, sums: move_record.MoveRecord, operation: suspend_operation.Operation
     ) -> None:
-        """Write *sums*, to which the bytes of the operation are added."""
+        """Write *sums* plus the bytes that the operation has moved."""
         moved = operation.moved
         self._moves = sums.moved(sum(moved.to_host), sum(moved.to_device))
         with contextlib.suppress(OSError):  # a full disk stops no run
-            move_record.write(self._made().folder, self._moves)
+            move_record.write(self._reservation().folder, self._moves)
 
     def _give_up(
         self, operation: suspend_operation.Operation, exc: suspend_operation.LostError
     ) -> None:
-        """Kill the run's processes, of which one is lost."""
+        """Kill the run's processes, since one of them can never be restored."""
         log.say(str(exc))
         self._conclude(Report(error=exc))
-        self._seen.wait(_SEEN_SECONDS)  # the supervisor ends with its program
+        self._reported.wait(_REPORT_SECONDS)  # before the supervisor ends with its program
         operation.kill()
 
     def _conclude(self, report: Report) -> None:
@@ -217,15 +217,15 @@ class Suspender:
             self._report = report
 
 
-def _result(order: suspend_operation.SuspendOrder) -> tuple[bool, bool]:
-    """Return what an order leaves behind, beside the state of the processes."""
+def _lasting(order: suspend_operation.SuspendOrder) -> tuple[bool, bool]:
+    """Return the part of an order that lasts, beside the state of the processes."""
     return order.is_manual, order.keep
 
 
 def _succeeded(
     sums: move_record.MoveRecord, desired: suspension.DesiredState, now: float
 ) -> move_record.MoveRecord:
-    """Return the sums after an order; one that changed nothing is not counted."""
+    """Return the sums after an order at *now*, which counts only if it changed the state."""
     is_suspension = desired is suspension.DesiredState.SUSPENDED
     if is_suspension == bool(sums.suspended_since):
         return sums
@@ -233,7 +233,10 @@ def _succeeded(
 
 
 def kill_suspended(folder: Path) -> None:
-    """Kill the processes of a dead supervisor's run in *folder* if nothing could resume them."""
+    """Kill the processes of the run in *folder* if it is gated; its supervisor is dead.
+
+    Nothing could resume them. Raises OSError or DataError if its files cannot be read.
+    """
     quota = os.open(folder / names.QUOTA_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         if not region.read_limits(quota).suspension.gated:
@@ -249,9 +252,9 @@ def kill_suspended(folder: Path) -> None:
 
 
 def end_unsupervised(live: Sequence[LiveReservation]) -> None:
-    """Kill the processes of suspended runs whose supervisor and janitor are dead.
+    """Kill the processes of gated runs of *live* that have neither supervisor nor janitor.
 
-    Of the caller's runs, for root of all: nothing could ever resume them.
+    Nothing could resume them. Only the caller's own runs, unless it is root.
     """
     for reservation in live:
         if reservation.limits.suspension.gated and os.geteuid() in (0, reservation.uid):
@@ -265,7 +268,7 @@ def end_unsupervised(live: Sequence[LiveReservation]) -> None:
 
 
 def parse_order(found: Mapping[str, Any]) -> suspend_operation.SuspendOrder:
-    """Return the order of a client; DataError if it is not valid."""
+    """Return a client's order; DataError if it is not valid."""
     try:
         order = suspend_operation.SuspendOrder(
             suspension.DesiredState(found["suspension"]),

@@ -26,7 +26,7 @@ WORK_UNIT_NS = ffi.integer_const("WORK_UNIT_NS")
 class Run:
     """A reservation, and the attendant that keeps an arbiter running for it."""
 
-    made: holders.Made
+    made: holders.OwnReservation
     attendant: arbiter.Attendant
 
     def clock(self) -> Path:

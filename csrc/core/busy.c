@@ -50,6 +50,16 @@ static struct busy_bin *bin_of(struct busy *busy, uint64_t number)
     return bin;
 }
 
+/* How much of what the piece is taken to have had up to here it may have had later. */
+static uint32_t movable(const struct busy_piece *piece, uint64_t at_ns)
+{
+    int64_t left = (int64_t) (piece->until_ns - at_ns);
+    int64_t had =
+        part_of(piece->taken_ns, at_ns - piece->from_ns, piece->until_ns - piece->from_ns);
+
+    return (uint32_t) within(left - (piece->taken_ns - had), 0, had);
+}
+
 static int64_t add_to_bin(struct busy_bin *bin, const struct busy_piece *piece, uint64_t from_ns,
                           uint64_t until_ns)
 {
@@ -73,6 +83,8 @@ static int64_t add_to_bin(struct busy_bin *bin, const struct busy_piece *piece, 
     bin->mixed |= piece->mixed;
     if (until_ns == piece->until_ns)
         bin->ends |= parts_between(until_ns - 1, until_ns);
+    else
+        bin->movable_ns += movable(piece, until_ns);
     if (piece->unsure)
         bin->unsure |= parts_between(from_ns, until_ns);
     bin->counted_ns = (uint32_t) union_of(bin);
@@ -126,7 +138,8 @@ void busy_know(struct busy *busy, uint64_t number, uint32_t rate, int exact)
 
 /* The time that pieces of several streams took is spread over all the time in which each may have
  * run, so at first it may exceed what the process could have. The excess ran later, while the
- * device still had work. */
+ * device still had work. With the whole device, it did so only as far as pieces that go on may have
+ * had their time later; the rest ran at the same time. */
 const struct busy_bin *busy_review(struct busy *busy, uint64_t number, int64_t *later_ns,
                                    int64_t *grown_ns)
 {
@@ -141,6 +154,8 @@ const struct busy_bin *busy_review(struct busy *busy, uint64_t number, int64_t *
     most = busy_length(bin->parts) * bin->rate / BUSY_WHOLE;
     bin->counted_ns = (uint32_t) larger(union_of(bin), smaller(all, most));
     *later_ns = larger(all - (int64_t) bin->counted_ns, 0);
+    if (bin->rate >= BUSY_WHOLE)
+        *later_ns = smaller(*later_ns, bin->movable_ns);
     *grown_ns = bin->counted_ns - before;
     return bin;
 }

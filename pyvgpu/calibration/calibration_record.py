@@ -32,6 +32,7 @@ VERSION = 1
 IMPOSSIBLE = "not possible"
 STATES = ("done", "failed", "crashed", "timeout", IMPOSSIBLE, "not reached")
 SIMULATED = "pyvgpu simulated"  # prefix of the names of simulated devices
+UNKNOWN = "unknown device"  # of a record that has no name of it
 FILE = "record.json"  # in the folder that the kit writes
 
 
@@ -88,6 +89,7 @@ class KitRecord:
     simulated: str  # the simulated machine; empty for a GPU
     stages: Mapping[str, StageRecord]
     conditions: tuple[str, ...] = ()
+    device: str = UNKNOWN  # the driver's name for it
 
     def figure(self, stage: str, name: str) -> Figure | None:
         """Return the measurement *name* of *stage*, None if there is none."""
@@ -98,11 +100,6 @@ class KitRecord:
         """Return the fact *name* of *stage*, None if there is none."""
         found = self.stages.get(stage)
         return None if found is None else found.facts.get(name)
-
-    @property
-    def device(self) -> str:
-        """The driver's name for the device."""
-        return str(self.fact("facts", "device") or "unknown device")
 
     @property
     def driver(self) -> str:
@@ -171,14 +168,18 @@ def load(path: Path) -> KitRecord:
     file = Path(input_files.title(file))
     try:
         stages = {name: _stage(name, entry) for name, entry in document["stages"].items()}
-        device = stages["facts"].facts.get("device") if "facts" in stages else ""
+        device = document.get("device")
+        if "facts" in stages:
+            device = stages["facts"].facts.get("device", device)
+        device = str(device or UNKNOWN)
         simulated = document["simulated"] or ""
-        if str(device).startswith(SIMULATED):  # the kit found a simulated driver by itself
-            simulated = simulated or str(device)
+        if device.startswith(SIMULATED):  # the kit found a simulated driver by itself
+            simulated = simulated or device
         conditions = tuple(str(condition) for condition in document.get("conditions", ()))
         return KitRecord(
-            file, str(document["kit"]), str(document["begun"]), simulated, stages, conditions
-        )
+            file, str(document["kit"]), str(document["begun"]), simulated, stages, conditions,
+            device,
+        )  # fmt: skip
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as exc:
         raise RecordError(f"{file}: its stages are damaged; copy the file again") from exc
 

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -143,11 +144,42 @@ def test_a_run_ends_with_a_summary_the_place_of_the_record_and_the_next_step(kit
     kit.put(good=(60, 1, GOOD), breaks=(60, 1, BREAKS))
     done = kit.run(*options, **environment)
     assert done.stdout.splitlines()[-3:] == [
-        "2 of 2 stages done; 1 guarantees held, 1 did not hold, 0 inconclusive",
+        "2 of 2 stages done; guarantees: 1 held, 1 did not hold, 0 inconclusive",
         f"record: {kit.out}/record.json; output of the stages: {kit.out}/log.txt",
-        f"next: where pyvgpu is installed, `pyvgpu calibrate {kit.out}`"
+        f"next: where pyvgpu is installed, `pyvgpu calibrate {kit.out} --simulated`"
         " says what the record shows",
     ]
+
+
+def test_the_named_next_step_accepts_the_record(kit, simulated):
+    options, environment = simulated
+    kit.put(good=(60, 1, GOOD))
+    (command,) = re.findall("`(.+)`", kit.run(*options, **environment).stdout)
+    done = subprocess.run(
+        [sys.executable, "-m", *command.split()], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_list_ends_quietly_when_its_reader_is_gone(kit):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as pipe:
+        done = subprocess.run(
+            [sys.executable, "-m", "kit.main", "--list"], stdout=pipe, stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(kit.folder)}, text=True, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_out_that_is_a_file_is_refused_with_an_example(kit):
+    kit.out.write_text("mine")
+    done = kit.run()
+    assert done.returncode == 73
+    assert done.stderr == (
+        f"run: --out {kit.out}: is a file: name a folder, for example --out results\n"
+    )
+    assert kit.out.read_text() == "mine"
 
 
 @pytest.mark.parametrize(
@@ -175,6 +207,19 @@ def test_the_python_that_has_pytorch_runs_the_kit(kit, tmp_path, pythons, having
         [kit.folder / "run", "--list"], env={"PATH": str(folder)}, capture_output=True, check=True
     )
     assert log.read_text().splitlines()[-1] == used
+
+
+@pytest.mark.parametrize("named", ["/nothing/python3", "true", "false"])
+def test_a_named_program_that_is_no_python_is_refused(kit, named):
+    done = subprocess.run(
+        [kit.folder / "run", "--list"], env={**os.environ, "PYTHON": named},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (69, "")
+    assert done.stderr == (
+        f"run: PYTHON={named}: must be Python 3.11 to 3.13, "
+        "for example PYTHON=/path/to/python3.12 ./run\n"
+    )
 
 
 def test_a_guarantee_that_cannot_be_evaluated_is_named_and_fails_nothing(kit, simulated):
@@ -212,6 +257,7 @@ def test_a_record_that_cannot_be_read_is_left_alone(kit, text, problem):
     done = kit.run("--resume")
     assert done.returncode == 65
     assert problem in done.stderr
+    assert done.stderr.endswith("; or use another --out\n")
     assert len(done.stderr.splitlines()) == 1
     assert (kit.out / "record.json").read_text() == text
 
@@ -219,7 +265,7 @@ def test_a_record_that_cannot_be_read_is_left_alone(kit, text, problem):
 def test_without_a_driver_one_line_says_so(kit, tmp_path):
     done = kit.run(LD_LIBRARY_PATH=str(tmp_path))
     assert done.returncode == 69
-    assert done.stderr.startswith("run: no driver: ")
+    assert done.stderr.startswith("run: no driver: libcuda.so.1")
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -393,8 +439,11 @@ def test_a_full_disk_ends_the_run_with_the_record_of_before(kit, simulated):
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--minutes", "0"], "--minutes 0: must be above 0, for example 9"),
-        (["--only", "nothing"], "invalid choice: 'nothing'"),
+        (["--minutes", "0"], "--minutes 0: must be a number above 0, for example 9"),
+        (["--minutes", "nan"], "--minutes nan: must be a number above 0, for example 9"),
+        (["--minutes", "nine"], "--minutes nine: must be a number above 0, for example 9"),
+        (["--only", "nothing"], "--only nothing: must be one of facts, symbols, "),
+        (["--out", ""], "--out is missing: name a folder for the record"),
     ],
 )
 def test_wrong_usage_is_answered_with_the_rule(kit, arguments, problem):

@@ -104,18 +104,32 @@ def parse(arguments):
     parser = Parser(
         prog="run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--minutes", type=float, help="stop before these are over")
-    parser.add_argument("--out", type=pathlib.Path, metavar="DIR", help="folder for the record")
-    parser.add_argument("--only", nargs="+", choices=names, metavar="STAGE", default=[])
+    parser.add_argument("--minutes", metavar="NUMBER", help="stop before these are over")
+    parser.add_argument("--out", metavar="DIR", help="folder for the record")
+    parser.add_argument(
+        "--only", nargs="+", metavar="STAGE", default=[], help="run these stages (see --list)"
+    )
     parser.add_argument("--resume", action="store_true", help="go on with an earlier record")
     parser.add_argument("--list", action="store_true", help="name the stages and end")
     parser.add_argument("--simulate", metavar="MODEL", help="use a simulated device, such as h100")
     options = parser.parse_args(arguments)
-    if options.minutes is not None and not options.minutes > 0:
-        parser.error(f"--minutes {options.minutes:g}: must be above 0, for example 9")
-    if not options.list and options.out is None:
+    if options.minutes is not None:
+        options.minutes = minutes_of(options.minutes, parser)
+    for name in options.only:
+        if name not in names:
+            parser.error(f"--only {name}: must be one of {', '.join(names)} (see --list)")
+    if not options.list and not options.out:
         parser.error("--out is missing: name a folder for the record, for example --out results")
+    options.out = pathlib.Path(options.out or ".")
     return options
+
+
+def minutes_of(text, parser):
+    """Return the minutes of the option; an error of *parser* if *text* is not a number above 0."""
+    with contextlib.suppress(ValueError):
+        if float(text) > 0:
+            return float(text)
+    parser.error(f"--minutes {text}: must be a number above 0, for example 9")
 
 
 def simulate(model):
@@ -140,21 +154,30 @@ def say(line):
 
 def show_list():
     for stage in stages.STAGES:
-        print(f"{stage.name:10} {stage.seconds:4d} s  {stage.answers}")
+        say(f"{stage.name:10} {stage.seconds:4d} s  {stage.answers}")
 
 
 def open_record(options):
     path = options.out / "record.json"
     try:
         options.out.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as exc:
+        raise Stop(
+            f"--out {options.out}: is a file: name a folder, for example --out results",
+            CANNOT_CREATE,
+        ) from exc
     except OSError as exc:
-        raise Stop(f"--out {options.out}: cannot be made: {exc.strerror}", CANNOT_CREATE) from exc
+        raise Stop(
+            f"--out {options.out}: cannot be made: {exc.strerror}; name a folder that you can "
+            "write, for example --out results",
+            CANNOT_CREATE,
+        ) from exc
     if has(path):
         try:
             found = record.read(path)
             record.load(path)  # as `pyvgpu calibrate` will
         except record.RecordError as exc:
-            raise Stop(str(exc), DATA) from exc
+            raise Stop(f"{exc}; or use another --out", DATA) from exc
         if options.resume or options.only:
             return found
         raise Stop(
@@ -240,6 +263,8 @@ def find_device():
             )
         if "CudaError" in reason:
             raise Stop(f"no device: {reason.partition(': ')[2]}; see nvidia-smi", NO_DRIVER)
+        if "NoDriverError" in reason:
+            reason = reason.partition(": ")[2]
         raise Stop(f"no driver: {reason}; name its folder in LD_LIBRARY_PATH", NO_DRIVER)
     found = json.loads(asked.stdout)
     version = found["version"]
@@ -470,11 +495,12 @@ def summarize(kept, out):
     done = sum(entry["state"] == "done" for entry in entries)
     verdicts = [guarantee["held"] for entry in entries for guarantee in entry["guarantees"]]
     say(
-        f"{done} of {len(entries)} stages done; {verdicts.count(True)} guarantees held, "
+        f"{done} of {len(entries)} stages done; guarantees: {verdicts.count(True)} held, "
         f"{verdicts.count(False)} did not hold, {verdicts.count(None)} inconclusive"
     )
     say(f"record: {out}/{record.FILE}; output of the stages: {out}/log.txt")
-    say(f"next: where pyvgpu is installed, `pyvgpu calibrate {out}` says what the record shows")
+    command = f"pyvgpu calibrate {out}{' --simulated' if kept.get('simulated') else ''}"
+    say(f"next: where pyvgpu is installed, `{command}` says what the record shows")
 
 
 def evaluate(kept, chosen, out):

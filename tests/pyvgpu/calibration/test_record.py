@@ -30,6 +30,21 @@ def test_facts_and_figures_are_found_by_stage_and_name(tmp_path):
     assert found.fact("nothing", "device") is None
 
 
+@pytest.mark.parametrize(
+    ("name", "simulated"),
+    [("NVIDIA H200", ""), ("pyvgpu simulated H100", "pyvgpu simulated H100")],
+)
+def test_a_record_without_the_stage_facts_names_its_device(tmp_path, name, simulated):
+    document = kit_records.document()
+    del document["stages"]["facts"]
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps({**document, "device": name}))
+    found = calibration_record.load(path)
+    assert (found.device, found.simulated) == (name, simulated)
+    path.write_text(json.dumps(document))
+    assert calibration_record.load(path).device == calibration_record.UNKNOWN
+
+
 def test_a_device_of_the_simulator_is_known_by_its_name(tmp_path):
     facts = kit_records.stage(facts={"device": "pyvgpu simulated H100"})
     assert calibration_record.load(kit_records.write(tmp_path / "r.json", facts=facts)).simulated

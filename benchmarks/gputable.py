@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 import host
@@ -10,13 +11,39 @@ from pyvgpu import errors
 from pyvgpu.calibration import assumptions, calibration_record, guarantees, machine_values
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from pyvgpu.calibration.calibration_record import KitRecord
 
 FOLDER = host.RESULTS / "gpu"
 NEVER = "pyvgpu has never run on a GPU."
+UNFINISHED = "did not finish"
+
+# What became of a failure, by its stage and claim.
+CAUSES = {
+    ("quota", "the device holds no more than the quota"): (
+        "fixed: [the reserve for a context](memory.md#the-reserve-for-a-context) has the memory "
+        "that NVML attributes to no process; not measured on a GPU since"
+    ),
+    ("tools", "shows the quota"): (
+        "remains: [`ncu` is not limited](enforced.md#not-prevented-but-detected)"
+    ),
+    ("queue", UNFINISHED): (
+        "fixed: the stage called the driver from a thread that must not wait while a launch is "
+        "blocked; it finished on the H200"
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Failure:
+    """A claim that failed in some tests of a stage, or a stage that did not finish."""
+
+    stage: str
+    claim: str
+    tests: int
+    example: str
 
 
 def records(folder: Path = FOLDER) -> list[KitRecord]:
@@ -30,16 +57,22 @@ def records(folder: Path = FOLDER) -> list[KitRecord]:
     return sorted(found, key=lambda it: it.begun, reverse=True)
 
 
-def text(found: Sequence[KitRecord], picture: str) -> str:
-    """Return what the page says of records; *picture* is the name of that of the shares."""
+def summary(found: Sequence[KitRecord]) -> str:
+    """Return the first paragraph of the page."""
     if not found:
         return (
             f"{NEVER} Its tests run on a [simulated driver](simulator.md), and on NVIDIA's own\n"
-            "libraries without a GPU. What they cannot show, a record of the GPU kit can; "
-            "there is none yet.\n"
+            "libraries without a GPU. What they cannot show, a record of the GPU kit can.\n"
         )
     count = "one machine with a GPU" if len(found) == 1 else f"{len(found)} machines with a GPU"
-    parts = [f"pyvgpu was measured on {count}; the last record is the first below.\n"]
+    return f"pyvgpu was measured on {count}: see the [results](#results), the last one first.\n"
+
+
+def text(found: Sequence[KitRecord], picture: str) -> str:
+    """Return the results; *picture* is the name of that of the shares."""
+    if not found:
+        return "There is no record yet.\n"
+    parts = []
     if drawn(found):
         parts.append(f"![shares of time: vcore and measured]({picture})\n")
     return "\n".join([*parts, *(_section(device) for device in found)])
@@ -55,7 +88,7 @@ def _section(of: KitRecord) -> str:
 
 
 def _parts(of: KitRecord) -> Iterator[str]:
-    yield f"## {of.device}, {of.date}\n"
+    yield f"### {of.device}, {of.date}\n"
     yield (
         f"Driver {of.driver}, CUDA {_cuda(of)}, Linux {of.fact('facts', 'kernel')}, sandbox: "
         f"{of.fact('facts', 'sandbox')}; GPU kit {of.kit}. The record is `{of.path.name}` in "
@@ -65,6 +98,7 @@ def _parts(of: KitRecord) -> Iterator[str]:
         yield "Conditions:\n"
         yield "".join(f"- {condition}\n" for condition in of.conditions)
     evaluated = guarantees.evaluate(of)
+    outcomes = [outcome for guarantee in evaluated for outcome in guarantee.outcomes]
     yield _table(
         ("guarantee", "verdict", "tried", "words"),
         (
@@ -73,16 +107,45 @@ def _parts(of: KitRecord) -> Iterator[str]:
             if guarantee.source or guarantee.outcomes
         ),
     )
-    outcomes = [outcome for guarantee in evaluated for outcome in guarantee.outcomes]
-    for title, held in (("Claims that failed", False), ("Inconclusive measurements", None)):
-        found = [outcome for outcome in outcomes if outcome.held is held]
-        if found:
-            yield f"{title}:\n"
-            yield "".join(f"- {outcome.what}: {outcome.seen}\n" for outcome in found)
+    if found := failures(of):
+        yield "Failed claims, and stages that did not finish:\n"
+        yield _table(
+            ("stage", "failure", "tests", "for example", "today"),
+            ((it.stage, it.claim, str(it.tests), it.example, _today(it)) for it in found),
+        )
+    inconclusive = [outcome for outcome in outcomes if outcome.held is None]
+    if inconclusive:
+        yield "Inconclusive measurements:\n"
+        yield "".join(f"- {outcome.what}: {outcome.seen}\n" for outcome in inconclusive)
     yield from _figures(of)
-    unfinished = [f"{stage.name} ({stage.reason or stage.state})" for stage in of.unfinished]
-    if unfinished:
-        yield f"Stages that did not finish: {', '.join(unfinished)}.\n"
+
+
+def failures(of: KitRecord) -> list[Failure]:
+    """Return the failures of a record: those of claims, then the stages that did not finish."""
+    outcomes = [it for guarantee in guarantees.evaluate(of) for it in guarantee.outcomes]
+    return [*_failed(outcomes), *_unfinished(of)]
+
+
+def _failed(outcomes: Iterable[guarantees.TestOutcome]) -> Iterator[Failure]:
+    """Yield the claims that failed, each with the number of its tests that did."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for outcome in outcomes:
+        if outcome.held is False:
+            stage, _, rest = outcome.what.partition(": ")
+            subject, _, claim = rest.rpartition(": ")
+            example = f"{subject}: {outcome.seen}" if subject else outcome.seen
+            found.setdefault((stage, claim), []).append(example)
+    for (stage, claim), examples in found.items():
+        yield Failure(stage, claim, len(examples), examples[0])
+
+
+def _unfinished(of: KitRecord) -> Iterator[Failure]:
+    for stage in of.unfinished:
+        yield Failure(stage.name, UNFINISHED, 1, stage.reason or stage.state)
+
+
+def _today(failure: Failure) -> str:
+    return CAUSES.get((failure.stage, failure.claim), "not examined yet")
 
 
 def _figures(of: KitRecord) -> Iterator[str]:

@@ -39,6 +39,7 @@ OVER_TIME = DOCS / "performance-settling.svg"
 REPLAYS = DOCS / "performance-replays.svg"
 SIDECAR_PAGE = DOCS / "sidecar.md"
 MEASURED = "measured"
+SUMMARY = "summary"
 SHOWN = ("async 280 us", "async 8 ms")  # in the picture over time
 HEADINGS = ("figure", "bare", "shim", "added", "goal")
 
@@ -119,7 +120,10 @@ class OnGpus:
     def is_current(self) -> bool:
         """Return whether page and picture are of the records that are there."""
         found = gputable.records(self.folder)
-        if between(self.page.read_text(), MEASURED) != gputable.text(found, self.picture.name):
+        page = self.page.read_text()
+        if between(page, SUMMARY) != gputable.summary(found):
+            return False
+        if between(page, MEASURED) != gputable.text(found, self.picture.name):
             return False
         if not gputable.drawn(found):
             return not self.picture.exists()
@@ -131,7 +135,8 @@ class OnGpus:
         for picture in found:
             picture.path.write_text(host.text(load(picture.path)))
         shown = gputable.text(found, self.picture.name)
-        self.page.write_text(replace_between(self.page.read_text(), MEASURED, shown))
+        page = replace_between(self.page.read_text(), SUMMARY, gputable.summary(found))
+        self.page.write_text(replace_between(page, MEASURED, shown))
         self.picture.unlink(missing_ok=True)
         if drawn := gputable.drawn(found):
             import gpupictures

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from pyvgpu import region
-from pyvgpu.machine import tampering
+from pyvgpu.machine import ledger_reconcile, tampering
 
 MIB = 1 << 20
 LAST = region.SLOTS - 1
@@ -69,6 +69,28 @@ def test_charges_changed_by_other_programs_are_named(samples, texts):
     _, found = compared(*samples, alive=(7,))
     assert found[-1] == texts
     assert not any(found[:-1])
+
+
+@pytest.mark.parametrize("step_mib", [64, 10])
+def test_small_falls_are_restored_but_not_named(step_mib):
+    """NVML shows the same for a program that frees memory and loads code."""
+    samples = [
+        sample([slot(0, charged * MIB)], [{7: 1500 * MIB}], {7: 0})
+        for charged in range(1500, 1000, -step_mib)
+    ]
+    _, found = compared(*samples, alive=(7,))
+    assert not any(found)
+    last = samples[-1]
+    missing = 1500 * MIB - last.before[0].charged[0]
+    excess = ledger_reconcile.find_excess(last.before, last.held, last.after, last.slots)
+    assert missing >= 448 * MIB
+    assert excess == {(0, 0): missing}
+
+
+def test_a_larger_fall_is_named():
+    less = sample([slot(0, 1500 * MIB - tampering.TOLERANCE_BYTES - 1)], [{7: 1500 * MIB}], {7: 0})
+    _, found = compared(HONEST, less, less, alive=(7,))
+    assert found[-1]
 
 
 def test_charges_during_the_nvml_query_are_not_tampering():

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -153,10 +154,11 @@ def test_a_run_ends_with_a_summary_the_place_of_the_record_and_the_next_step(kit
 
 def test_the_named_next_step_accepts_the_record(kit, simulated):
     options, environment = simulated
+    kit.out = kit.out.with_name("an out")
     kit.put(good=(60, 1, GOOD))
     (command,) = re.findall("`(.+)`", kit.run(*options, **environment).stdout)
     done = subprocess.run(
-        [sys.executable, "-m", *command.split()], capture_output=True, text=True, check=False
+        [sys.executable, "-m", *shlex.split(command)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
 
@@ -260,6 +262,23 @@ def test_a_record_that_cannot_be_read_is_left_alone(kit, text, problem):
     assert done.stderr.endswith("; or use another --out\n")
     assert len(done.stderr.splitlines()) == 1
     assert (kit.out / "record.json").read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "problem"),
+    [
+        ("record.json", 65, "is a directory; must be a record.json of the GPU kit; or use"),
+        ("log.txt", 73, "cannot be written: Is a directory; use"),
+        ("lines.jsonl", 73, "cannot be written: Is a directory; use"),
+    ],
+)
+def test_a_folder_in_place_of_a_file_is_named(kit, simulated, name, code, problem):
+    options, environment = simulated
+    kit.put(good=(60, 1, GOOD))
+    (kit.out / name).mkdir(parents=True)
+    done = kit.run("--resume", *options, **environment)
+    assert done.returncode == code
+    assert done.stderr == f"run: {kit.out / name}: {problem} another --out\n"
 
 
 def test_without_a_driver_one_line_says_so(kit, tmp_path):

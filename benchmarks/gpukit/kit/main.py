@@ -21,6 +21,7 @@ import datetime
 import json
 import os
 import pathlib
+import shlex
 import signal
 import subprocess
 import sys
@@ -176,7 +177,7 @@ def open_record(options):
         try:
             found = record.read(path)
             record.load(path)  # as `pyvgpu calibrate` will
-        except record.RecordError as exc:
+        except errors.DataError as exc:
             raise Stop(f"{exc}; or use another --out", DATA) from exc
         if options.resume or options.only:
             return found
@@ -448,7 +449,11 @@ def run_all(options, kept, chosen, missing, deadline):
         try:
             kept["stages"][stage.name] = entry = run_one(options, kept, stage, limit, lines)
         except OSError as exc:
-            raise Stop(f"{options.out}: cannot be written: {exc}", CANNOT_CREATE) from exc
+            raise Stop(
+                f"{exc.filename or options.out}: cannot be written: {exc.strerror}; use "
+                "another --out",
+                CANNOT_CREATE,
+            ) from exc
         save(kept, options.out)
         lines.unlink(missing_ok=True)
         reason = f": {entry['reason']}" if entry["reason"] else ""
@@ -499,7 +504,8 @@ def summarize(kept, out):
         f"{verdicts.count(False)} did not hold, {verdicts.count(None)} inconclusive"
     )
     say(f"record: {out}/{record.FILE}; output of the stages: {out}/log.txt")
-    command = f"pyvgpu calibrate {out}{' --simulated' if kept.get('simulated') else ''}"
+    options = ["--simulated"] if kept.get("simulated") else []
+    command = shlex.join(["pyvgpu", "calibrate", str(out), *options])
     say(f"next: where pyvgpu is installed, `{command}` says what the record shows")
 
 

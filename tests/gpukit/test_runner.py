@@ -6,6 +6,7 @@ import pathlib
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -124,12 +125,29 @@ def test_minutes_that_are_over_leave_stages_for_a_second_call(kit, simulated):
     done = kit.run("--minutes", "100", *options, **environment)
     assert done.returncode == 75
     assert "not reached: second; go on with --resume" in done.stdout
+    assert done.stdout.splitlines()[-2].endswith(f"; output of the stages: {kit.out}/log.txt")
     assert stages_of(kit)["second"]["state"] == "not reached"
     kit.put(first=(60, 0, RAISES), second=(60, 1, GOOD))
     assert kit.run("--resume", *options, **environment).returncode == 0
     assert {name: entry["state"] for name, entry in stages_of(kit).items()} == {
         "first": "done", "second": "done",
     }  # fmt: skip
+
+
+def test_a_run_without_output_names_none(kit, simulated):
+    options, environment = simulated
+    kit.put(long=(60, 10_000, GOOD))
+    done = kit.run("--minutes", "1", *options, **environment)
+    assert done.stdout.splitlines()[-2] == f"record: {kit.out}/record.json"
+
+
+def test_a_link_to_the_program_finds_the_kit(kit, tmp_path):
+    (tmp_path / "measure").symlink_to(kit.folder / "run")
+    (kit.folder / "kit" / "stages" / "__init__.py").write_text("raise SystemExit(7)")
+    done = subprocess.run(
+        [tmp_path / "measure", "--list"], env={**os.environ, "PYTHON": sys.executable}, check=False
+    )
+    assert done.returncode == 7
 
 
 def test_a_guarantee_that_does_not_hold_is_named_and_fails_the_run(kit, simulated):
@@ -203,7 +221,7 @@ def test_the_python_that_has_pytorch_runs_the_kit(kit, tmp_path, pythons, having
             f'#!/bin/sh\necho {name} >>{log}\n{with_torch}exec {sys.executable} "$@"\n'
         )
         python.chmod(0o755)
-    for name in ("bash", "dirname"):
+    for name in ("bash", "dirname", "readlink"):
         (folder / name).symlink_to(shutil.which(name))
     subprocess.run(
         [kit.folder / "run", "--list"], env={"PATH": str(folder)}, capture_output=True, check=True
@@ -251,17 +269,34 @@ def test_a_record_is_not_written_over(kit, simulated):
         ('{"format": "pyvgpu-gpu-record", "version": 9}', "a record of version 9: must be 1"),
         ('{"name": "else"}', 'not a record: "format" must be "pyvgpu-gpu-record"'),
         ('{"format": "pyvgpu-gpu-record", "version": 1, "stages": 3}', "its stages are damaged"),
+        ("\xff", "is not text in UTF-8"),
     ],
 )
 def test_a_record_that_cannot_be_read_is_left_alone(kit, text, problem):
     kit.out.mkdir()
-    (kit.out / "record.json").write_text(text)
+    (kit.out / "record.json").write_text(text, "latin-1")
     done = kit.run("--resume")
     assert done.returncode == 65
     assert problem in done.stderr
     assert done.stderr.endswith("; or use another --out\n")
     assert len(done.stderr.splitlines()) == 1
-    assert (kit.out / "record.json").read_text() == text
+    assert (kit.out / "record.json").read_text("latin-1") == text
+
+
+def test_a_run_keeps_its_folder_from_others_until_it_ends(kit, simulated):
+    options, environment = simulated
+    kit.put(hangs=(60, 1, HANGS))
+    first = kit.start(*options, **environment)
+    waiting.wait_until(lambda: (kit.out / "lines.jsonl").exists())
+    refused = kit.run("--resume", *options, **environment)
+    first.send_signal(signal.SIGTERM)
+    first.communicate()
+    assert refused.returncode == 64
+    assert refused.stderr == (
+        f"run: --out {kit.out}: another run writes there; wait for its end, or use another --out\n"
+    )
+    kit.put(hangs=(60, 1, GOOD))
+    assert kit.run("--resume", *options, **environment).returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ or SIGTERM (use --resume).
 import argparse
 import contextlib
 import datetime
+import fcntl
 import json
 import os
 import pathlib
@@ -173,6 +174,7 @@ def open_record(options):
             "write, for example --out results",
             CANNOT_CREATE,
         ) from exc
+    lock(options.out)
     if has(path):
         try:
             found = record.read(path)
@@ -186,6 +188,18 @@ def open_record(options):
         )
     begun = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return record.new(cuda.kit_version(), begun, options.simulate)
+
+
+def lock(out):
+    """Keep other runs from *out* until this process ends, where its file system has locks."""
+    try:
+        fcntl.flock(os.open(out, os.O_RDONLY | os.O_CLOEXEC), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as exc:
+        raise Stop(
+            f"--out {out}: another run writes there; wait for its end, or use another --out", USAGE
+        ) from exc
+    except OSError:
+        return
 
 
 def has(path):
@@ -503,7 +517,8 @@ def summarize(kept, out):
         f"{done} of {len(entries)} stages done; guarantees: {verdicts.count(True)} held, "
         f"{verdicts.count(False)} did not hold, {verdicts.count(None)} inconclusive"
     )
-    say(f"record: {out}/{record.FILE}; output of the stages: {out}/log.txt")
+    log = f"; output of the stages: {out}/log.txt" if (out / "log.txt").exists() else ""
+    say(f"record: {out}/{record.FILE}{log}")
     options = ["--simulated"] if kept.get("simulated") else []
     command = shlex.join(["pyvgpu", "calibrate", str(out), *options])
     say(f"next: where pyvgpu is installed, `{command}` says what the record shows")

@@ -75,9 +75,14 @@ sys.stdin.readline()
 
 
 @pytest.fixture
-def machine(tmp_path):
-    law = simulator.Law(cgroup_limits=1)
-    return simulator.open_machine("h100:2", tmp_path / "m", law=law, context_bytes=CONTEXT)
+def machine(request, tmp_path):
+    """Open the machine of these tests; with a parameter, a line of its description."""
+    described = tmp_path / "limits.machine"
+    described.write_text(
+        "pyvgpu-simulated-machine 1\nmachine=h100:2\ncgroup_limits=1\n"
+        f"context_bytes={CONTEXT}\n{getattr(request, 'param', '')}\n"
+    )
+    return simulator.open_machine(str(described), tmp_path / "m")
 
 
 class Agent:
@@ -238,6 +243,7 @@ def test_next_agent_reads_the_recorded_limit(started, grant, cgroup):
         assert agent.ask("poll", grant)["sizes"] == [4 * GIB + MARGIN]
 
 
+@pytest.mark.parametrize("machine", ["reserved_bytes=0"], indirect=True)
 def test_limit_does_not_exceed_the_device(started, places, machine, driver, cgroup):
     whole = machine.devices[0].memory_bytes
     made = grant_of(share_of(machine, size=whole - MIB))
@@ -245,8 +251,7 @@ def test_limit_does_not_exceed_the_device(started, places, machine, driver, cgro
     with started(made) as agent, waits(cgroup) as process:
         agent.created(made, process.pid)
         process.stdin.close()
-        (size,) = agent.ask("of", made)["sizes"]
-        assert whole <= size <= whole + machine.devices[0].reserved_bytes
+        assert agent.ask("of", made)["sizes"] == [whole]
 
 
 def test_all_containers_of_a_claim_are_limited(started, grant):

@@ -98,7 +98,7 @@ def test_a_damaged_stage_of_a_record_is_named_before_anything_is_measured(kit, r
     (kit.out / "record.json").write_text(json.dumps(kept))
     done = kit.run("--simulate", "h100", "--resume")
     assert done.returncode == 65
-    assert done.stderr.endswith("its stages are damaged; copy the file again\n")
+    assert done.stderr.endswith("stages are damaged; copy the file again; or use another --out\n")
     assert len(done.stderr.splitlines()) == 1
 
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import __version__, errors
-from pyvgpu.kube import backoff, process_tuning
+from pyvgpu.kube import backoff, kubeconfig_fault, process_tuning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -369,7 +369,7 @@ def _client_of(kubeconfig: str | None, context: str | None) -> Any:
         else:
             config.load_kube_config(kubeconfig, context, client_configuration=settings)
         _check(settings)
-    except (config.ConfigException, OSError, ValueError, yaml.YAMLError) as exc:
+    except (OSError, ValueError, yaml.YAMLError) as exc:
         # The kubeconfig may name other files, such as of certificates.
         other = getattr(exc, "filename", None)
         reason = errors.reason_of(exc)
@@ -378,10 +378,14 @@ def _client_of(kubeconfig: str | None, context: str | None) -> Any:
         raise errors.DataError(
             f"{where}: {reason}; --kubeconfig FILE names another, such as kubectl's"
         ) from exc
-    except (TypeError, AttributeError, KeyError, RecursionError) as exc:
+    except (config.ConfigException, TypeError, AttributeError, KeyError, RecursionError) as exc:
+        fault = None if _as_pod(kubeconfig, context) else kubeconfig_fault.find(files)
+        if fault is None:
+            known = isinstance(exc, config.ConfigException)
+            fault = errors.reason_of(exc) if known else "is malformed"
         raise errors.DataError(
-            f"{where}: is malformed ({exc!r}); must be a kubeconfig, such as `kubectl config view "
-            "--raw --minify` prints"
+            f"{where}: {fault}; must be a kubeconfig, such as `kubectl config view --raw "
+            "--minify` prints; --kubeconfig FILE names another"
         ) from exc
     settings.connection_pool_maxsize = _CONNECTIONS
     settings.socket_options = _SOCKET_OPTIONS

@@ -84,6 +84,11 @@ def config(cluster, user):
     }
 
 
+def malformed(**sections):
+    """Return a kubeconfig with these sections in place of its own."""
+    return json.dumps(config({"server": "https://h"}, {"token": "t"}) | sections)
+
+
 def b64(text):
     return base64.b64encode(text.encode()).decode()
 
@@ -179,9 +184,22 @@ def test_the_server_name_is_verified_as_configured(connect, tmp_path, more, reac
     ("document", "words"),
     [
         pytest.param("{", "kubeconfig", id="nothing"),
-        pytest.param("", "kubeconfig", id="empty"),
-        pytest.param("[]", "kubeconfig", id="a list"),
+        pytest.param("", ": is empty; must be a kubeconfig, such as", id="empty"),
+        pytest.param("[]", ": is a list, not an object; must be a kubeconfig", id="a list"),
         pytest.param("{}", "kubeconfig", id="no clusters"),
+        pytest.param('{"current-context": "x"}', "must be a kubeconfig", id="no contexts"),
+        pytest.param(malformed(clusters="c"), "clusters is text, not a list", id="text"),
+        pytest.param(malformed(users=[1]), "users[0] is not an object with a name", id="number"),
+        pytest.param(
+            malformed(clusters=[{"name": "c", "cluster": None}]),
+            "clusters[0].cluster is null, not an object",
+            id="null",
+        ),
+        pytest.param(
+            json.dumps(config({"server": 5}, {"token": "t"})),
+            "clusters[1].cluster.server is a number, not text",
+            id="a number as server",
+        ),
         pytest.param(
             json.dumps(config({"server": "10.0.0.1"}, {"token": "t"})),
             "must be a URL, such as https://10.0.0.1:6443",
@@ -216,6 +234,7 @@ def test_an_invalid_kubeconfig_is_named_in_the_error(tmp_path, document, words):
     assert words in str(caught.value)
     assert str(file) in str(caught.value)
     assert "such as" in str(caught.value)
+    assert "Error(" not in str(caught.value)
 
 
 def test_a_missing_kubeconfig_is_named_in_the_error(tmp_path):

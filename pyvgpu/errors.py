@@ -57,12 +57,16 @@ class PermissionDeniedError(PyVgpuError):
     exit_code = 77  # EX_NOPERM
 
 
-def of_files(text: str, exc: OSError) -> PyVgpuError:
-    """Return an error of *text*, the file system's reason, and a remedy if there is one."""
+def of_files(text: str, exc: OSError, rule: str = "") -> PyVgpuError:
+    """Return an error of *text*, the file system's reason, and what to do about it.
+
+    *rule* says what the file must be, unless there is no room.
+    """
     refused = exc.errno in (errno.EROFS, errno.EACCES, errno.EPERM)
     kind = PermissionDeniedError if refused else UnavailableError
-    remedy = "; make room there" if exc.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-    return kind(f"{text}: {exc.strerror}{remedy}")
+    full = exc.errno in (errno.ENOSPC, errno.EDQUOT)
+    remedy = "make room there" if full else rule
+    return kind(f"{text}: {exc.strerror}" + (f"; {remedy}" if remedy else ""))
 
 
 def reason_of(exc: Exception) -> str:

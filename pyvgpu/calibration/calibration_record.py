@@ -129,9 +129,20 @@ def read(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as exc:
-        raise RecordError(f"{path}: truncated, or not JSON ({exc}); copy the file again") from exc
+        cause = f"truncated, or not JSON ({exc})" if text.strip() else "is empty"
+        raise RecordError(
+            f"{path}: {cause}; must be a {FILE} of the GPU kit: copy the file again"
+        ) from exc
     if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise RecordError(f'{path}: not a record: "format" must be "{FORMAT}"')
+        given = (
+            f"has the format {found.get('format')!r}"
+            if isinstance(found, dict)
+            else "is no object"
+        )
+        raise RecordError(
+            f"{path}: {given}; must be a {FILE} with the format {FORMAT!r}, such as `./run --out "
+            "DIR` of the GPU kit writes (make gpu-kit)"
+        )
     if found.get("version") != VERSION:
         raise RecordError(
             f"{path}: a record of version {found.get('version')!r}: must be {VERSION}; "

@@ -231,12 +231,12 @@ class Parser(argparse.ArgumentParser):
             message += self.example((match["options"] or "").split("/"))
         raise errors.UsageError(f"{message} (see `{self.prog} --help`)")
 
-    def example(self, options: Sequence[str] = ("",)) -> str:
-        """Return ", such as ..." with the help's first example that has one of the *options*."""
+    def example(self, options: Sequence[str] = ("",), words: str = ", such as") -> str:
+        """Return *words* and the help's first example with one of the *options*; empty if none."""
         lines = re.findall(rf"^  ({re.escape(self.prog)} .*?)(?:  .*)?$", self.epilog or "", re.M)
         fitting = (line for line in lines if any(f" {option}" in line for option in options))
         found = next(fitting, None)
-        return f", such as `{found}`" if found else ""
+        return f"{words} `{found}`" if found else ""
 
 
 class ProgramParser(Parser):
@@ -384,14 +384,16 @@ def _meant(given: str, parser: Parser) -> str:
     if given.startswith("-"):
         name = given.partition("=")[0]
         synonym = _SYNONYMS.get(name)
-        return f"; did you mean {synonym}?" if synonym in known else _perhaps(name, known)
+        if synonym in known:
+            return f"; did you mean {synonym}?"
+        return _perhaps(name, known) or parser.example(words="; valid would be")
     if "--vcore" in known and re.fullmatch("[0-9]{1,3}%?", given):
         return f"; did you mean --vcore {given.removesuffix('%')}?"
     if "--vmemory" in known and re.fullmatch("[0-9]+[KMGT]i?B?", given):
         return f"; did you mean --vmemory {given}?"
-    if all(action.option_strings for action in parser._actions):
-        return f"; `{parser.prog}` takes only options{parser.example()}"
-    return ""
+    places = [str(action.metavar) for action in parser._actions if not action.option_strings]
+    taken = f"one {' and one '.join(places)}, and options" if places else "only options"
+    return f"; `{parser.prog}` takes {taken}{parser.example()}"
 
 
 def _perhaps(given: str, known: Iterable[str]) -> str:

@@ -30,10 +30,11 @@ def pod_name(text: str) -> str:
 
     Raises UsageError for anything that cannot be the name of a pod.
     """
-    kind, _, name = text.rpartition("/")
-    if kind and kind not in _KINDS:
-        other = _OTHER_KINDS.fullmatch(kind)
-        meant = "`kubectl get pods` lists them" if other else f"did you mean -n {kind} {name}?"
+    kind, slash, name = text.rpartition("/")
+    if slash and kind not in _KINDS:
+        meant = "`kubectl get pods` lists them"
+        if _NAME.fullmatch(kind) and _NAME.fullmatch(name) and not _OTHER_KINDS.fullmatch(kind):
+            meant = f"did you mean -n {kind} {name}?"
         raise errors.UsageError(f"POD {text!r}: must be a pod, such as train-0; {meant}")
     if not _NAME.fullmatch(name):
         raise errors.UsageError(

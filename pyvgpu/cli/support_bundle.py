@@ -33,6 +33,7 @@ examples:
   pyvgpu support-bundle --print
   pyvgpu support-bundle --no-cluster --output /tmp/help.tar.gz
 """
+_OUTPUT_RULE = "must be a new file in a folder that exists, such as /tmp/help.tar.gz"
 _OF_A_NODE = node_checks.NodePaths()
 _OWN = f"{cluster_options.NAMESPACE},{cluster_options.AGENTS}"
 
@@ -107,7 +108,9 @@ def _contents(options: argparse.Namespace) -> Iterator[tuple[str, object]]:
         try:
             yield f"logs/{log.name}", allow_lists.text(log.read_text(errors="replace"))
         except OSError as exc:
-            raise errors.of_files(f"--log {log}: cannot be read", exc) from exc
+            raise errors.of_files(
+                f"--log {log}: cannot be read", exc, "must be a file, such as /var/log/syslog"
+            ) from exc
     if not options.no_cluster:
         yield from _of_the_cluster(options)
 
@@ -132,9 +135,9 @@ def _pack(path: Path, files: Sequence[BundleFile], made: float) -> None:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError as exc:
-        raise errors.UsageError(f"--output {path}: already exists; name another file") from exc
+        raise errors.UsageError(f"--output {path}: already exists; {_OUTPUT_RULE}") from exc
     except OSError as exc:
-        raise errors.of_files(f"--output {path}: cannot be created", exc) from exc
+        raise errors.of_files(f"--output {path}: cannot be created", exc, _OUTPUT_RULE) from exc
     try:
         with os.fdopen(descriptor, "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz") as archive:
             for file in files:

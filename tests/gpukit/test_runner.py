@@ -267,7 +267,12 @@ def test_a_record_is_not_written_over(kit, simulated):
     [
         ('{"format": "pyvgpu-gpu-record", "version": 1, "sta', "truncated, or not JSON"),
         ('{"format": "pyvgpu-gpu-record", "version": 9}', "a record of version 9: must be 1"),
-        ('{"name": "else"}', 'not a record: "format" must be "pyvgpu-gpu-record"'),
+        (
+            '{"name": "else"}',
+            "has the format None; must be a record.json with the format 'pyvgpu-",
+        ),
+        ("[]", "is no object; must be a record.json with the format 'pyvgpu-gpu-record'"),
+        ("", "is empty; must be a record.json of the GPU kit: copy the file again"),
         ('{"format": "pyvgpu-gpu-record", "version": 1, "stages": 3}', "its stages are damaged"),
         ("\xff", "is not text in UTF-8"),
     ],

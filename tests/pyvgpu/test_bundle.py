@@ -244,8 +244,27 @@ def test_no_file_is_overwritten(tmp_path, capsys):
     there = tmp_path / "there"
     there.write_text("mine")
     assert cli.main(["support-bundle", "--output", str(there), *WITHOUT]) == 64
-    assert "already exists" in capsys.readouterr().err
+    assert "already exists; must be a new file in a folder that" in capsys.readouterr().err
     assert there.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("option", "rule"),
+    [
+        ("--output", "must be a new file in a folder that exists, such as /tmp/help.tar.gz"),
+        ("--log", "must be a file, such as /var/log/syslog"),
+    ],
+)
+def test_wrong_path_is_answered_with_the_rule_and_an_example(option, rule, tmp_path, capsys):
+    wrong = tmp_path / "missing" / "file"
+    assert cli.main(["support-bundle", option, str(wrong), *WITHOUT]) == 69
+    assert capsys.readouterr().err.endswith(f"{wrong}: {REASONS[option]}; {rule}\n")
+
+
+REASONS = {
+    "--output": "cannot be created: No such file or directory",
+    "--log": "cannot be read: No such file or directory",
+}
 
 
 def test_a_cluster_that_forbids_everything_is_reported_and_packed(tmp_path):

@@ -63,7 +63,17 @@ def test_the_help_has_each_command_once_in_its_group(capsys):
         (["run", "--gpus", "all"], "unrecognized arguments: --gpus; did you mean --device?"),
         (["run", "--memory=8g"], "unrecognized arguments: --memory=8g; did you mean --vmemory?"),
         (["top", "--delay", "3"], "--delay 3; did you mean --interval?"),
-        (["set", "a", "--name", "b"], "unrecognized arguments: --name b (see"),
+        (
+            ["set", "a", "--name", "b"],
+            "unrecognized arguments: --name b; valid would be `pyvgpu set eval --vcore 50` (see",
+        ),
+        (["simulate-schedule", "--pod", "x"], "`pyvgpu simulate-schedule pod.yaml` (see"),
+        (["completion", "tcsh"], "SHELL 'tcsh': must be bash or zsh or fish, such as bash\n"),
+        (
+            ["suspend", "a", "b"],
+            "unrecognized arguments: b; `pyvgpu suspend` takes one RUN, and options, such as "
+            "`pyvgpu suspend train` (see",
+        ),
         (["set", "a", "40"], "unrecognized arguments: 40; did you mean --vcore 40?"),
         (["set", "a", "8GiB"], "unrecognized arguments: 8GiB; did you mean --vmemory 8GiB?"),
         (

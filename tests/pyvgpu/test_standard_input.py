@@ -66,7 +66,7 @@ def test_a_minus_reads_standard_input_like_the_file(read, folder):
     [
         pytest.param("simulate-schedule", "must have at least one, such as", id="pods"),
         pytest.param("--cluster", "contains no node; must be the output of", id="cluster"),
-        pytest.param("calibrate", "truncated, or not JSON", id="calibrate"),
+        pytest.param("calibrate", "is empty; must be a record.json", id="calibrate"),
         pytest.param("replay", "is not a profile; must be JSON", id="replay"),
     ],
 )

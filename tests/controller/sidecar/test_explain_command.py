@@ -166,6 +166,8 @@ def test_a_pod_may_be_named_as_kubectl_prints_it(small, ask):
     ("name", "said"),
     [
         ("deployment/train", "must be a pod, such as train-0; `kubectl get pods` lists them"),
+        ("a/b/c", "POD 'a/b/c': must be a pod, such as train-0; `kubectl get pods` lists them"),
+        ("/train", "POD '/train': must be a pod, such as train-0; `kubectl get pods` lists them"),
         (
             "team/train-0",
             "POD 'team/train-0': must be a pod, such as train-0; did you mean -n team train-0?",

@@ -364,7 +364,7 @@ def _client_of(kubeconfig: str | None, context: str | None) -> Any:
     try:
         if _as_pod(kubeconfig, context):
             config.load_incluster_config(client_configuration=settings)
-        elif not any(Path(file).expanduser().exists() for file in files.split(os.pathsep)):
+        elif not any(kubeconfig_fault.existing(files)):
             raise FileNotFoundError("no such file")
         else:
             config.load_kube_config(kubeconfig, context, client_configuration=settings)
@@ -379,13 +379,24 @@ def _client_of(kubeconfig: str | None, context: str | None) -> Any:
             f"{where}: {reason}; --kubeconfig FILE names another, such as kubectl's"
         ) from exc
     except (config.ConfigException, TypeError, AttributeError, KeyError, RecursionError) as exc:
-        fault = None if _as_pod(kubeconfig, context) else kubeconfig_fault.find(files)
-        if fault is None:
-            known = isinstance(exc, config.ConfigException)
-            fault = errors.reason_of(exc) if known else "is malformed"
+        known = isinstance(exc, config.ConfigException)
+        reason = errors.reason_of(exc) if known else "is malformed"
+        if _as_pod(kubeconfig, context):
+            raise errors.DataError(
+                f"{where}: {reason}; must be mounted, as by automountServiceAccountToken: true; "
+                "--kubeconfig FILE names a kubeconfig in its place"
+            ) from exc
+        fault = kubeconfig_fault.find(files)
+        if fault is None and context is not None:
+            there = kubeconfig_fault.contexts(files)
+            if context not in there:
+                raise errors.UsageError(
+                    f"--context {context!r}: is not in {where}; must be one of its contexts: "
+                    f"{', '.join(there[:10]) or 'it has none'}"
+                ) from exc
         raise errors.DataError(
-            f"{where}: {fault}; must be a kubeconfig, such as `kubectl config view --raw "
-            "--minify` prints; --kubeconfig FILE names another"
+            f"{where}: {fault or reason}; must be a kubeconfig, such as `kubectl config view "
+            "--raw --minify` prints; --kubeconfig FILE names another"
         ) from exc
     settings.connection_pool_maxsize = _CONNECTIONS
     settings.socket_options = _SOCKET_OPTIONS

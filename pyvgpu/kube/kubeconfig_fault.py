@@ -36,12 +36,25 @@ def find(files: str) -> str | None:
     None if each that exists has the structure of a kubeconfig. Raises DataError for a file that
     cannot be read or is not YAML.
     """
-    for path in (Path(name).expanduser() for name in files.split(os.pathsep)):
-        if path.exists():
-            found = next(_faults(yaml_file.read(path, "kubeconfig")), None)
-            if found is not None:
-                return found
-    return None
+    return next((fault for document in _read(files) for fault in _faults(document)), None)
+
+
+def existing(files: str) -> Iterator[Path]:
+    """Yield the kubeconfig *files*, paths separated by colons, that exist."""
+    for name in files.split(os.pathsep):
+        if name and (path := Path(name).expanduser()).exists():
+            yield path
+
+
+def contexts(files: str) -> list[str]:
+    """Return the names of the contexts of well-formed kubeconfig *files*."""
+    return [entry["name"] for document in _read(files) for entry in document.get("contexts") or ()]
+
+
+def _read(files: str) -> Iterator[Any]:
+    """Yield the content of each of the *files* that exists; DataError if it is not YAML."""
+    for path in existing(files):
+        yield yaml_file.read(path, "kubeconfig")
 
 
 def _faults(document: Any) -> Iterator[str]:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 MACHINE_VARIABLE = "PYVGPU_SIMULATED_MACHINE"  # read by the simulated driver: one machine
 BASE_VARIABLE = "PYVGPU_SIMULATED_MACHINES"  # read here: the folder of machines
+_FOLDER_RULE = f"{BASE_VARIABLE} names another, such as /dev/shm/machines"
 DEVICES_PER_NUMA_NODE = 4
 MODES = ("timed", "free")
 POOLS = ("flat", "placed")
@@ -497,7 +498,9 @@ def _make_folder(folder: Path) -> None:
             # Not sticky: a process that reaps a dead one removes its files, of any owner.
             folder.chmod(0o777 if folder.parent.stat().st_mode & stat.S_IWOTH else 0o700)
     except OSError as exc:
-        raise errors.of_files(f"{folder}: the folder cannot be created", exc) from exc
+        raise errors.of_files(
+            f"{folder}: the folder cannot be created", exc, _FOLDER_RULE
+        ) from exc
 
 
 def _file_mode(folder: Path) -> int:

@@ -240,3 +240,23 @@ def test_an_invalid_kubeconfig_is_named_in_the_error(tmp_path, document, words):
 def test_a_missing_kubeconfig_is_named_in_the_error(tmp_path):
     with pytest.raises(errors.DataError, match="none"):
         apiserver.connect(str(tmp_path / "none"))
+
+
+def test_an_unknown_context_is_answered_with_those_of_the_file(tmp_path):
+    file = tmp_path / "kubeconfig"
+    file.write_text(json.dumps(config({"server": "https://h"}, {"token": "t"})))
+    with pytest.raises(errors.UsageError, match="--context 'y': is not in .*contexts: x$"):
+        apiserver.connect(str(file), context="y")
+
+
+def test_error_of_a_pod_without_its_service_account_names_the_mount(monkeypatch):
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    with pytest.raises(errors.DataError, match="must be mounted, as by automountServiceAccount"):
+        apiserver.connect()
+
+
+def test_empty_paths_of_kubeconfig_are_ignored(tmp_path, monkeypatch):
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("KUBECONFIG", f":{tmp_path}/none:")
+    with pytest.raises(errors.DataError, match="none:: no such file; --kubeconfig FILE names"):
+        apiserver.connect()

@@ -349,7 +349,7 @@ def read_policy(text: str, option: str) -> NodePolicy:
         return NodePolicy(text)
     except ValueError as exc:
         raise errors.UsageError(
-            f"{option} {text[:40]!r}: must be binpack, spread or topology"
+            f"{option} {text[:40]!r}: must be binpack, spread or topology, such as spread"
         ) from exc
 
 

@@ -47,7 +47,7 @@ def load(path: Path) -> tuple[Rule, ...]:
     """Read a YAML file of rules; DataError with the rule and a valid example."""
     document = yaml_file.read(path, "--image-rules")
     if not isinstance(document, list):
-        raise errors.DataError(f"{path}: must be a list of rules, such as\n- {_EXAMPLE}")
+        raise errors.DataError(f"{path}: must be a list of rules, such as [{_EXAMPLE}]")
     return tuple(_rule(entry, f"{path}: rule {at}") for at, entry in enumerate(document, 1))
 
 

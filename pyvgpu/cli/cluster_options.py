@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-import re
 import socket
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, log
-from pyvgpu.cli import termination
+from pyvgpu import log
+from pyvgpu.cli import table, termination
 from pyvgpu.controller.sidecar import config, controller_settings
 from pyvgpu.http import endpoints
 from pyvgpu.kube import apiserver, process_tuning
@@ -48,6 +47,7 @@ def add_protected(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--protected-namespace",
         metavar="NAME",
+        type=table.typed(table.namespace, "--protected-namespace"),
         action="append",
         default=[],
         help="leave the pods of this namespace alone; may be given several times (none)",
@@ -61,6 +61,7 @@ def add_place(parser: argparse.ArgumentParser) -> None:
     add(
         "--namespace",
         metavar="NAME",
+        type=table.typed(table.namespace, "--namespace"),
         help=f"the namespace of our leases (in a pod: the pod's; else {NAMESPACE})",
     )
     add(
@@ -88,11 +89,22 @@ def add_context(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_pods_namespace(parser: argparse.ArgumentParser, which: str) -> None:
+    """Add the option for the namespace of *which* pods, with kubectl's name."""
+    parser.add_argument(
+        *("-n", "--namespace"),
+        metavar="NAME",
+        type=table.typed(table.namespace, "-n"),
+        help=f"{which} namespace (the kubeconfig's)",
+    )
+
+
 def add_agents(parser: argparse.ArgumentParser, more: str = "") -> None:
     """Add the option of commands that query agents; *more* says which pods they are."""
     parser.add_argument(
         "--agent-namespace",
         metavar="NAME",
+        type=table.typed(table.namespace, "--agent-namespace"),
         default=AGENTS,
         help=f"the namespace of the agents{more} (%(default)s)",
     )
@@ -101,7 +113,13 @@ def add_agents(parser: argparse.ArgumentParser, more: str = "") -> None:
 def add_served(parser: argparse.ArgumentParser, name: str, of: str, clients: str) -> None:
     """Add the options of an HTTPS server: *of* names the objects called NAME."""
     add = parser.add_argument
-    add("--name", metavar="NAME", default=name, help=f"name of its {of} (%(default)s)")
+    add(
+        "--name",
+        metavar="NAME",
+        default=name,
+        type=table.typed(table.object_name(name), "--name"),
+        help=f"name of its {of} (%(default)s)",
+    )
     text = f"address to listen on for {clients} (%(default)s)"
     add("--serve", metavar="ADDRESS", default="[::]:8443", help=text)
 
@@ -135,14 +153,7 @@ def sidecar_settings(options: argparse.Namespace) -> controller_settings.Sidecar
     if options.fast_exit_image:
         image = dataclasses.replace(found.fast_exit, image=options.fast_exit_image)
         found = dataclasses.replace(found, fast_exit=image)
-    protected = tuple(getattr(options, "protected_namespace", ()))
-    for name in protected:
-        if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", name):
-            raise errors.UsageError(
-                f"--protected-namespace {name!r}: must be the name of a namespace, such as "
-                "kube-system"
-            )
-    return dataclasses.replace(found, protected=protected)
+    return dataclasses.replace(found, protected=tuple(getattr(options, "protected_namespace", ())))
 
 
 def identity() -> str:

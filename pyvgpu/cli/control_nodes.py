@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from pyvgpu import errors, log
+from pyvgpu import log
 from pyvgpu.cli import places, table, termination
 
 if TYPE_CHECKING:
@@ -25,7 +25,11 @@ OPTIONS = table.Group(
     "paths on the node",
     (
         table.Option(
-            "--namespace", "NAME", "namespace", "the namespace of the agent ($POD_NAMESPACE)"
+            "--namespace",
+            "NAME",
+            "namespace",
+            "the namespace of the agent ($POD_NAMESPACE)",
+            table.namespace,
         ),
         *places.OPTIONS,
         table.Option("--verbose", "", "verbose", "log more"),
@@ -44,9 +48,9 @@ def run(options: argparse.Namespace) -> int:
     """Serve kubelet until a termination signal arrives."""
     found = OPTIONS.read(options)
     verbose = found.pop("verbose", False)
-    found["namespace"] = found.get("namespace") or os.environ.get("POD_NAMESPACE")
-    if not found["namespace"]:
-        raise errors.UsageError("--namespace '': must name the agent's, such as pyvgpu-agent")
+    if "namespace" not in found:
+        given = os.environ.get("POD_NAMESPACE", "")
+        found["namespace"] = table.namespace(given, "--namespace")
     from pyvgpu.deviceplugin.plugin import device_nodes
 
     log.begin(verbose)

@@ -99,7 +99,7 @@ PLACES = Group(
             "NAME",
             "node",
             "the name of this node ($NODE_NAME, else the host name)",
-            table.word,
+            table.object_name("node-1"),
         ),
         Option(
             "--state",
@@ -472,7 +472,9 @@ def settings_of(
     found = {**PLACES.read(options), **SHARING.read(options), **CONTAINERS.read(options)}
     found |= WATCHING.read(options)
     found = {**theirs, **found}  # our options take precedence
-    found.setdefault("node", os.environ.get("NODE_NAME") or socket.gethostname())
+    if "node" not in found:
+        given = os.environ.get("NODE_NAME") or socket.gethostname().lower()  # as kubelet does
+        found["node"] = table.object_name("node-1")(given, "--node")
     said = {"verbose": found.pop("verbose", False), **SAYING.read(options)}
     rules = dataclasses.replace(agent_settings.HealthRules(), **HEALTH.read(options))
     slicing = agent_settings.TimeSlicing(

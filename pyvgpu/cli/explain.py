@@ -14,6 +14,7 @@ from pyvgpu.cli import (
     pod_lookup,
     refusals,
     scheduler_snapshot,
+    table,
 )
 from pyvgpu.controller.claims import claim_explanation
 from pyvgpu.controller.kubectl import agent_metrics
@@ -67,12 +68,13 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     add = parser.add_argument
     add("pod", metavar="POD", help="the name of the pod")
-    add("-n", "--namespace", metavar="NAME", help="the pod's namespace (the kubeconfig's)")
+    cluster_options.add_pods_namespace(parser, "the pod's")
     add("--json", action="store_true", help="print one JSON object")
     cluster_options.add_context(parser)
     add(
         "--controller-namespace",
         metavar="NAME",
+        type=table.typed(table.namespace, "--controller-namespace"),
         default=cluster_options.NAMESPACE,
         help="the namespace of our programs' leases (%(default)s)",
     )

@@ -55,7 +55,7 @@ def _bool(text: str, flag: str) -> bool:
 
 def _node(text: str, flag: str) -> Fields:
     # gpu-manager's value is empty where $NODE_NAME is.
-    return {"node": table.word(text, flag)} if text else {}
+    return {"node": table.object_name("node-1")(text, flag)} if text else {}
 
 
 def _display(text: str, flag: str) -> Fields:

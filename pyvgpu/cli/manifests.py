@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
         )
     if options.others:
         raise errors.UsageError(
-            f"{' '.join(options.others)}: values are for helm, such as: {helm} "
+            f"{shlex.join(options.others)}: values are for helm, such as: {helm} "
             "--set agent.audit=false"
         )
     if options.helm or options.chart:

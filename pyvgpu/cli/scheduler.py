@@ -239,9 +239,14 @@ def _read_authority(options: argparse.Namespace) -> str:
 
 
 def _read_place(found: types.ModuleType, text: str) -> serving_certificate.ServerObjects:
-    namespace, slash, name = text.partition("/")
-    if not (namespace and slash and name) or "/" in name:
-        raise errors.UsageError(f"--key {text!r}: must be a namespace and a name, such as {KEY}")
+    namespace, _, name = text.partition("/")
+    try:
+        table.namespace(namespace, "--key")
+        table.object_name(KEY)(name, "--key")
+    except errors.UsageError as exc:
+        raise errors.UsageError(
+            f"--key {text!r}: must be a namespace and a name, such as {KEY}"
+        ) from exc
     place: serving_certificate.ServerObjects = found.ServerObjects(namespace, name)
     return place
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
-from pyvgpu.cli import cluster_options
+from pyvgpu.cli import cluster_options, table
 from pyvgpu.http import endpoints
 from pyvgpu.kube import leases
 from pyvgpu.machine.container_runtimes import SOCKETS
@@ -48,9 +48,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Act until a termination signal arrives."""
-    name = options.node or os.environ.get("NODE_NAME")
-    if not name:
-        raise errors.UsageError("--node: must name this node, such as node-1")
+    name = options.node or os.environ.get("NODE_NAME") or ""
+    table.object_name("node-1")(name, "--node")
     with errors.needing("grpcio", "kubernetes"):
         from pyvgpu.controller.sidecar import cri, node_agent
     settings = cluster_options.sidecar_settings(options)

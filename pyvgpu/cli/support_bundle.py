@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pyvgpu import errors
 from pyvgpu.bundle import allow_lists, machine_diagnostics
-from pyvgpu.cli import cluster_options, versions
+from pyvgpu.cli import cluster_options, table, versions
 from pyvgpu.doctor import node_checks
 
 if TYPE_CHECKING:
@@ -74,10 +74,15 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add(
         "--own-namespaces",
         metavar="NAMES",
+        type=_read_namespaces,
         default=_OWN,
         help="the namespaces of our programs, separated by commas (%(default)s)",
     )
     cluster_options.add_context(parser)
+
+
+def _read_namespaces(text: str) -> list[str]:
+    return [table.namespace(name, "--own-namespaces") for name in text.split(",")]
 
 
 def run(options: argparse.Namespace) -> int:
@@ -126,7 +131,7 @@ def _of_the_cluster(options: argparse.Namespace) -> Iterator[tuple[str, object]]
             raise
         yield "cluster/absent.txt", f"{exc}\n"
         return
-    yield from things.documents(api, options.own_namespaces.split(","))
+    yield from things.documents(api, options.own_namespaces)
 
 
 def _pack(path: Path, files: Sequence[BundleFile], made: float) -> None:

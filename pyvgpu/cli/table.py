@@ -100,6 +100,36 @@ def word(text: str, flag: str) -> str:
     return text
 
 
+def namespace(text: str, flag: str) -> str:
+    """Return the name of a namespace."""
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", text):
+        raise errors.UsageError(
+            f"{flag} {text[:80]!r}: must be the name of a namespace: up to 63 lower-case letters, "
+            "digits and hyphens between them, such as team-a"
+        )
+    return text
+
+
+def object_name(example: str) -> Read:
+    """Return a parser of names of nodes, and of other objects that are no namespaces."""
+
+    def read(text: str, flag: str) -> str:
+        part = "[a-z0-9]([a-z0-9-]*[a-z0-9])?"
+        if len(text) > 253 or not re.fullmatch(rf"{part}(\.{part})*", text):
+            raise errors.UsageError(
+                f"{flag} {text[:80]!r}: must be a name in Kubernetes: lower-case letters, digits, "
+                f"and hyphens and dots between them, such as {example}"
+            )
+        return text
+
+    return read
+
+
+def typed(read: Read, flag: str) -> Callable[[str], Any]:
+    """Return *read* as the type of the option *flag* of a parser."""
+    return lambda text: read(text, flag)
+
+
 def taint(text: str, flag: str) -> str:
     """Return the key of a taint, with its prefix."""
     if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?", text):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, quantity
-from pyvgpu.cli import certificate_options, cluster_options
+from pyvgpu.cli import certificate_options, cluster_options, table
 from pyvgpu.controller.claims import claim_admission, template_maker
 from pyvgpu.controller.webhook import (
     confines,
@@ -251,7 +251,7 @@ def _rules(options: argparse.Namespace) -> devices.DeviceRules:
             )
     fallback = options.default_vmemory
     return devices.DeviceRules(
-        unit=quantity.parse_size(options.memory_unit, "--memory-unit"),
+        unit=table.mebibytes(options.memory_unit, "--memory-unit"),
         fallback=quantity.parse_size(fallback, "--default-vmemory") if fallback else 0,
         schedulers=tuple(options.scheduler),
         claims=tuple(options.claims),

@@ -158,7 +158,7 @@ def test_second_control_plugin_is_refused(kubelet, specifications, root):
 def test_namespace_option_is_required():
     done = command()
     assert done.returncode == 64
-    assert "--namespace '': must name the agent's, such as pyvgpu-agent" in done.stderr
+    assert "--namespace '': must be the name of a namespace" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ DEFAULTS = {"--listen": DEFAULT_LISTEN, "--volume-config": "all", "--extra-confi
 
 # An invalid value of each option that takes one, and the error message.
 WRONG = {
-    "--node": ("", "must be a name"),
+    "--node": ("a b", "must be a name in Kubernetes: lower-case letters, digits, and hyphens and"),
     "--state": ("", "must name a path"),
     "--run": ("", "must name a path"),
     "--device-plugin-path": ("", "must name a path"),

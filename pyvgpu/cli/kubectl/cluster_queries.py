@@ -29,7 +29,7 @@ def add_options(parser: argparse.ArgumentParser, *, of_pods: bool) -> None:
     """Add the options that all of the plugin's own commands have."""
     add = parser.add_argument
     if of_pods:
-        add("-n", "--namespace", metavar="NAME", help="the pods' namespace (the kubeconfig's)")
+        cluster_options.add_pods_namespace(parser, "the pods'")
         add("-A", "--all-namespaces", action="store_true", help="pods of all namespaces")
         add("-l", "--selector", metavar="LABELS", default="", help="only pods with these labels")
     add("-o", "--output", metavar="wide|json", default="", help="more columns, or JSON")

@@ -24,7 +24,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of both commands."""
     add = parser.add_argument
     add("pod", metavar="POD", help="the name of the pod")
-    add("-n", "--namespace", metavar="NAME", help="the pod's namespace (the kubeconfig's)")
+    cluster_options.add_pods_namespace(parser, "the pod's")
     add("--wait", action="store_true", help="wait until it is done, or cannot be done")
     add(
         "--timeout",

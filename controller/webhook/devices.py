@@ -6,6 +6,7 @@ Which requests are valid is decided by the scheduler's parser of pods, not here.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import logging
 import posixpath
 from typing import TYPE_CHECKING
@@ -44,6 +45,11 @@ STATE_ANNOTATIONS = (
     names.GAIA_ASSIGNED_ANNOTATION,
 )
 STATE_PREFIX = names.GAIA_PREDICATE  # of further ones
+
+_KNOWN = frozenset(
+    value for name, value in vars(names).items() if name.endswith(("_ANNOTATION", "_LABEL"))
+)
+_BARE = sorted(key.partition("/")[2] for key in _KNOWN if key.startswith(f"{names.DOMAIN}/"))
 
 _CREATED = ("pods", "CREATE")
 _DEBUGGED = ("pods/ephemeralcontainers", "UPDATE")
@@ -109,7 +115,8 @@ def validation(rules: DeviceRules, devices: Devices) -> review.Mutation:
             )
         if why:
             return review.Review(refusal=why)
-        return review.Review(warnings=_too_large(asked, rules, devices()) if asked else ())
+        large = _too_large(asked, rules, devices()) if asked else ()
+        return review.Review(warnings=(*_misspelt(pod), *large))
 
     return review.closed(evaluate)
 
@@ -189,7 +196,7 @@ def _why_not(
     return (
         _why_not_by(objects.section(pod, "spec"), rules.schedulers)
         or (_why_not_in_group(pod) if rules.schedulers else "")
-        or _why_not_shared(objects.section(pod, "metadata", "annotations"))
+        or _why_not_shared(objects.section(pod, "metadata", "annotations"), asked, rules)
         or (_why_no_shared_memory(pod, asked) if asked.shape.selector.mps else "")
     )
 
@@ -248,18 +255,40 @@ def _unknown_group(what: str, group: str) -> str:
     )
 
 
-def _why_not_shared(annotations: Object) -> str:
+def _why_not_shared(annotations: Object, asked: pod_request.PodRequest, rules: DeviceRules) -> str:
     """Return the error that the agent could otherwise only report in an event, at runtime."""
     try:
+        time_sharing = elastic.read(annotations)
         isolation.check_time_sharing(
-            isolation.read(annotations),
-            elastic.read(annotations),
-            elastic.read_priority(annotations),
+            isolation.read(annotations), time_sharing, elastic.read_priority(annotations)
         )
         suspensions.requested(annotations)
     except errors.UsageError as exc:
         return str(exc)
+    ceiling = time_sharing.ceiling if time_sharing is not None else None
+    if ceiling is None or names.VCORE_LIMIT_ANNOTATION not in annotations:
+        return ""
+    for name, need in _needs(asked, rules):
+        if ceiling < need.vcore:
+            return (
+                f"{names.VCORE_LIMIT_ANNOTATION} '{ceiling}': must be from the {need.vcore} vcore "
+                f"of container {name} to {quantity.WHOLE_DEVICE}, such as {quantity.WHOLE_DEVICE}"
+            )
     return ""
+
+
+def _misspelt(pod: Object) -> tuple[str, ...]:
+    """Return a warning for each annotation that resembles one of ours, and is none."""
+    noted = objects.section(pod, "metadata", "annotations")
+    begin = f"{names.DOMAIN}/"
+    found = []
+    for key in noted:
+        if key.startswith(begin) and key not in _KNOWN:
+            close = difflib.get_close_matches(key.removeprefix(begin), _BARE, 1, 0.8)
+            found += [
+                f"annotation {key} has no effect; did you mean {begin}{name}?" for name in close
+            ]
+    return tuple(found)
 
 
 def _why_no_shared_memory(pod: Object, asked: pod_request.PodRequest) -> str:

@@ -58,7 +58,7 @@ def requested(annotations: Mapping[str, object]) -> str:
     if text is not None and text not in (KEEP, RELEASE, NEVER):
         raise errors.UsageError(
             f"{names.SUSPEND_ANNOTATION} {str(text)[:40]!r}: must be {KEEP}, {RELEASE} or "
-            f"{NEVER}, or absent"
+            f"{NEVER}, such as {KEEP}, or absent"
         )
     return "" if text == NEVER else str(text or "")
 

@@ -71,7 +71,7 @@ def test_invalid_value_is_refused_with_the_valid_ones(room):
         tenant.annotate(suspend="true")
         waiting.wait_until(lambda: tenant.events)
         assert tenant.events == [
-            "pyvgpu.io/suspend 'true': must be keep, release or never, or absent"
+            "pyvgpu.io/suspend 'true': must be keep, release or never, such as keep, or absent"
         ]
         assert tenant.program.ask("is_intact(p)") is True
 

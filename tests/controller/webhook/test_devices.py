@@ -215,10 +215,42 @@ def test_values_of_the_suspend_annotation_are_checked():
         return gpu.pod(gpu.container("a", 50, 8), annotations=annotations)
 
     assert refused(noted("no")) == (
-        "pyvgpu.io/suspend 'no': must be keep, release or never, or absent"
+        "pyvgpu.io/suspend 'no': must be keep, release or never, such as keep, or absent"
     )
     for value in ("keep", "release", "never"):
         assert not evaluate(noted(value)).refusal
+
+
+def test_limit_below_the_vcore_of_a_container_is_refused():
+    def noted(limit):
+        annotations = {"pyvgpu.io/vcore-limit": limit}
+        return gpu.pod(gpu.container("a", 50, 8), annotations=annotations)
+
+    assert refused(noted("49")) == (
+        "pyvgpu.io/vcore-limit '49': must be from the 50 vcore of container a to 100, such as 100"
+    )
+    assert not evaluate(noted("50")).refusal
+
+
+@pytest.mark.parametrize(
+    ("key", "warnings"),
+    [
+        (
+            "pyvgpu.io/vcore_policy",
+            (
+                "annotation pyvgpu.io/vcore_policy has no effect; did you mean "
+                "pyvgpu.io/vcore-policy?",
+            ),
+        ),
+        ("pyvgpu.io/vcore-policy", ()),
+        ("pyvgpu.io/start_command.main.0", ()),
+        ("pyvgpu.io/colour", ()),
+        ("team.example/vcore_policy", ()),
+    ],
+)
+def test_misspelt_annotations_cause_a_warning(key, warnings):
+    pod = gpu.pod(gpu.container("a", 50, 8), annotations={key: "hard"})
+    assert evaluate(pod).warnings == warnings
 
 
 def test_a_request_larger_than_any_known_device_causes_a_warning():

@@ -10,6 +10,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pyvgpu import models
 from pyvgpu.cli import device_plugin, node_options
 from pyvgpu.controller.sidecar import config
 
@@ -85,6 +86,11 @@ def test_defaults_are_valid_and_each_has_a_rule():
         ("agent.options={packing}", "/agent/options/0"),
         ("agent.nodeConfigs.a={--state=/x}", "/agent/nodeConfigs/a/0"),
         ("webhook.imageRules[0].prefix=a/", "/webhook/imageRules/0"),
+        ("webhook.imageRules[0].to=mirror", "/webhook/imageRules/0/to"),
+        ("dra.models={h100,h100}", "/dra/models"),
+        ("simulate=h10", "/simulate"),
+        ("simulate=h100:0", "/simulate"),
+        ("simulate=h100:17", "/simulate"),
         ("sidecar.settings.insits=true", "/sidecar/settings"),
     ],
 )
@@ -92,6 +98,24 @@ def test_helm_refuses_invalid_values_with_their_path(setting, place):
     with pytest.raises(charted.RefusedError) as caught:
         charted.made(setting)
     assert f"at '{place}'" in str(caught.value)
+
+
+def test_whole_devices_are_refused_as_time_slices_with_the_rule():
+    with pytest.raises(charted.RefusedError, match="value must be 0\n.*got 1, want 2"):
+        charted.made("agent.timeSlicing.replicas=1")
+
+
+@pytest.mark.parametrize("part", ["webhook", "scheduler"])
+def test_two_ports_of_a_pod_differ(part):
+    rule = f"{part}.metricsPort=8443: must differ from {part}.port, such as 8444"
+    with pytest.raises(charted.RefusedError, match=rule):
+        charted.made("scheduler.mode=patch", f"{part}.metricsPort=8443")
+
+
+def test_each_model_can_be_simulated_in_a_cluster():
+    pattern = re.compile(SCHEMA["properties"]["simulate"]["pattern"])
+    for model in models.MODELS:
+        assert pattern.match(f"{model.key},{model.key}:15")
 
 
 def test_options_of_single_nodes_are_named_by_a_valid_label():

@@ -42,7 +42,7 @@ EVERYTHING = (
     "monitoring.dashboard.enabled=true",
     "dra.enabled=true,profile=gaia,webhook.environmentPolicy=true,statusPage.enabled=true",
     "scheduler.mode=second,kubeScheduler.image=any/image:1",
-    "webhook.imageRules[0].prefix=a,webhook.imageRules[0].to=b",
+    "webhook.imageRules[0].prefix=a,webhook.imageRules[0].to=b/",
 )
 WITHOUT_HELM = "needs helm: make test builds it"
 needs_helm = pytest.mark.skipif(shutil.which(render.HELM) is None, reason=WITHOUT_HELM)

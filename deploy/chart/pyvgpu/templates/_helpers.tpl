@@ -15,6 +15,12 @@
 {{ $tag }}
 {{- end -}}
 
+{{/* Nothing, if a component's two ports differ. Of (list NAME VALUES). */}}
+{{- define "pyvgpu.ports" -}}
+{{- $port := (index . 1).port | int -}}
+{{- if eq $port ((index . 1).metricsPort | int) }}{{ fail (printf "%s.metricsPort=%d: must differ from %s.port, such as %d" (index . 0) $port (index . 0) (add $port 1)) }}{{ end -}}
+{{- end -}}
+
 {{- define "pyvgpu.name" -}}
 {{ .Values.nameOverride | default .Chart.Name }}
 {{- end -}}

@@ -110,8 +110,8 @@ WRITTEN_ON_PODS: tuple[Row, ...] = (
     ),
     (
         names.ISOLATION_ANNOTATION,
-        "`quota`, or `hardware`: a MIG instance of the smallest profile that suffices; `mps` is "
-        "refused",
+        "`quota`; `hardware`: a MIG instance of the smallest profile that suffices; or `mps`: a "
+        "share of a device that MPS divides",
         "hardware",
     ),
     (names.PLACEMENT_ANNOTATION, "`binpack`, `spread` or `topology`, among nodes", "topology"),

@@ -269,7 +269,7 @@ def _why_not_shared(annotations: Object, asked: pod_request.PodRequest, rules: D
     if ceiling is None or names.VCORE_LIMIT_ANNOTATION not in annotations:
         return ""
     for name, need in _needs(asked, rules):
-        if ceiling < need.vcore:
+        if not need.whole and ceiling < need.vcore:
             return (
                 f"{names.VCORE_LIMIT_ANNOTATION} '{ceiling}': must be from the {need.vcore} vcore "
                 f"of container {name} to {quantity.WHOLE_DEVICE}, such as {quantity.WHOLE_DEVICE}"
@@ -344,7 +344,9 @@ def _too_large(
     if not devices:
         return ()
     allowed = defaults.allowed(devices, asked.shape.selector)
-    most = max((device.memory_bytes for device in allowed), default=0)
+    if not allowed:
+        return ("the pod waits: its annotations allow none of the devices that are known",)
+    most = max(device.memory_bytes for device in allowed)
     return tuple(
         f"container {name} waits for a device with {quantity.format_size(need.vmemory)}: the "
         f"largest that is known and that the pod allows has {quantity.format_size(most)}"

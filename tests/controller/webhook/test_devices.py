@@ -230,6 +230,14 @@ def test_limit_below_the_vcore_of_a_container_is_refused():
         "pyvgpu.io/vcore-limit '49': must be from the 50 vcore of container a to 100, such as 100"
     )
     assert not evaluate(noted("50")).refusal
+    whole = gpu.pod(gpu.container("a", 100), annotations={"pyvgpu.io/vcore-limit": "49"})
+    assert not evaluate(whole).refusal, "the agent ignores it there"
+
+
+def test_a_pod_that_no_known_device_suits_causes_a_warning():
+    pod = gpu.pod(gpu.container("a", 50, 8), annotations={"pyvgpu.io/device-models": "h100"})
+    warnings = evaluate(pod).warnings
+    assert warnings == ("the pod waits: its annotations allow none of the devices that are known",)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import fnmatch
 import re
+from pathlib import Path
 
 import charted
 import documented
@@ -72,6 +73,27 @@ def test_page_waits_for_every_workload_it_starts(step):
         for namespace, name in re.findall(r"-n (\S+) rollout status (\S+) --timeout", step)
     }
     assert waited == made - IMPLIED
+
+
+# Of NVIDIA's software and of the container runtime.
+SHARED_FOLDERS = {"/run/nvidia", "/var/run/cdi"}
+
+
+def test_page_removes_each_folder_that_the_manifests_create_on_nodes():
+    made = {
+        path
+        for manifest in (rig.DEPLOY / "plain").glob("*.yaml")
+        for path in re.findall(r"path: (\S+), type: DirectoryOrCreate", manifest.read_text())
+    }
+    assert made > SHARED_FOLDERS
+    text = (documented.ROOT / "docs" / "install.md").read_text()
+    (removed,) = re.findall(r"^rm -rf (.*)$", text, re.M)
+    kept = {
+        path
+        for path in made - SHARED_FOLDERS
+        if not any(Path(path).is_relative_to(folder) for folder in removed.split())
+    }
+    assert kept == set()
 
 
 def test_images_pushed_to_a_registry_are_those_of_the_helm_command():

@@ -82,6 +82,10 @@ ADVICE = (
     (r"certificate", "check the named certificate and its expiry"),
     (r"^watch of|the response is", "check that the API server is reachable"),
     (r"you may not list", "grant the permission: `kubectl auth can-i list RESOURCE` checks it"),
+    (
+        r"(?:run` \(pid …\) has|program has just) ended",
+        "nothing: `pyvgpu ps` lists the active runs",
+    ),
     (r"try again|meanwhile|being upgraded|has just ended", "repeat the command"),
     (r"NVML", "check the driver: `nvidia-smi`, then `pyvgpu doctor`"),
     (r"cannot be read|cannot be opened", "check that the file exists and that you may read it"),

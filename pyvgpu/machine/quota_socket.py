@@ -11,7 +11,7 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, Any, Self
 
-from pyvgpu import errors, log, quantity, quota
+from pyvgpu import errors, log, quantity, quota, region
 from pyvgpu.machine import holders, ipc, users
 
 if TYPE_CHECKING:
@@ -148,10 +148,6 @@ class Supervisor:
     def _explained(self, exc: OSError) -> errors.PyVgpuError:
         pid = self._reservation.holder.pid
         record = self._reservation.record
-        if record is not None and record.is_new:
-            return errors.UnavailableError(
-                f"{self._name}: has not started yet: it waits for room; `kill {pid}` ends the wait"
-            )
         if isinstance(exc, TimeoutError):
             return errors.UnavailableError(
                 f"{self._name}: its `pyvgpu run` does not answer; if it was stopped, "
@@ -162,10 +158,29 @@ class Supervisor:
                 f"{self._name}: is a run of user {users.name(self._reservation.uid)}, which only "
                 "that user and root may change"
             )
+        if self._has_ended(exc):
+            return errors.UnavailableError(f"{self._name}: its `pyvgpu run` (pid {pid}) has ended")
+        if record is not None and record.is_new:
+            return errors.UnavailableError(
+                f"{self._name}: has not started yet: it waits for room; `kill {pid}` ends the wait"
+            )
         return errors.UnavailableError(
-            f"{self._name}: its `pyvgpu run` (pid {pid}) has ended, or accepts no changes: "
-            f"{exc.strerror or 'the connection was lost'}"
+            f"{self._name}: its `pyvgpu run` (pid {pid}) is just starting, or accepts no changes: "
+            f"{exc.strerror}; try again"
         )
+
+    def _has_ended(self, exc: OSError) -> bool:
+        """Return whether the supervisor is dead, or has closed its socket, which is its end."""
+        if not isinstance(exc, FileNotFoundError):
+            return isinstance(exc, ConnectionError)
+        try:
+            folder = os.open(self._reservation.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return True
+        try:
+            return not region.is_supervised(folder)
+        finally:
+            os.close(folder)
 
 
 def named(name: str, live: Sequence[LiveReservation]) -> LiveReservation | None:

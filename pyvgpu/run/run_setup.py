@@ -239,10 +239,10 @@ def opened(plan: RunPlan) -> Iterator[OpenRun]:
         )
     finally:
         mps.stop()
-        steward.stop()
         if mover is not None:
             mover.stop()
         worker.stop()
+        steward.stop()  # it tells the worker's last report
         attendant.stop()
         watcher.stop()
         os.close(made.quota)  # this closes the region

@@ -90,8 +90,11 @@ class Suspender:
         self._driver = driver
         self._on_success = on_success
         self._lock = threading.Lock()
+        self._is_ending = False  # no order is begun any more
         self._stopped = threading.Event()
         self._reported = threading.Event()  # a client has read the report of the last order
+        self._reported.set()
+        self._concluded = 0.0  # when that report was made
         self._thread: threading.Thread | None = None
         self._order: suspend_operation.SuspendOrder | None = None  # in progress
         self._next: suspend_operation.SuspendOrder | None = None  # for the same state
@@ -115,8 +118,11 @@ class Suspender:
                     "suspended" if order.desired is suspension.DesiredState.RUNNING else "resumed"
                 )
                 raise errors.UnavailableError(f"it is just being {doing}; try again")
+            if self._is_ending:
+                raise _ended()
             self._order, self._report = order, Report()
-            self._reported.clear()
+            if order.is_manual:
+                self._reported.clear()
             self._thread = threading.Thread(
                 target=self._run, args=(order,), name="suspender", daemon=True
             )
@@ -132,10 +138,21 @@ class Suspender:
             return busy, self._report
 
     def stop(self) -> None:
-        """Stop before the next call of the driver; wait for the current one for some seconds."""
-        self._stopped.set()
+        """Stop, also between two calls of the driver, once a waiting client has its report.
+
+        A resumption ends first: its program may just have ended, and its processes go on.
+        """
+        with self._lock:
+            self._is_ending = True
+            resumes = (
+                self._order is not None and self._order.desired is suspension.DesiredState.RUNNING
+            )
         if self._thread is not None:
+            if resumes:
+                self._thread.join(_STOP_SECONDS)
+            self._stopped.set()
             self._thread.join(_STOP_SECONDS)
+            self._reported.wait(max(0.0, self._concluded + _REPORT_SECONDS - time.monotonic()))
 
     def _run(self, order: suspend_operation.SuspendOrder) -> None:
         following: suspend_operation.SuspendOrder | None = order
@@ -175,7 +192,7 @@ class Suspender:
         except suspend_operation.LostError as exc:
             self._give_up(operation, exc)
         except errors.PyVgpuError as exc:
-            self._fail(operation, exc)
+            self._fail(operation, _ended() if self._stopped.is_set() else exc)
         except OSError as exc:
             self._fail(operation, errors.UnavailableError(str(exc)))
         except Exception:
@@ -214,7 +231,11 @@ class Suspender:
 
     def _conclude(self, report: Report) -> None:
         with self._lock:
-            self._report = report
+            self._report, self._concluded = report, time.monotonic()
+
+
+def _ended() -> errors.UnavailableError:
+    return errors.UnavailableError("its program has just ended")
 
 
 def _lasting(order: suspend_operation.SuspendOrder) -> tuple[bool, bool]:

@@ -310,6 +310,23 @@ def test_waiting_for_a_stopped_supervisor_times_out(runner, name, monkeypatch):
             os.kill(reservation.holder.pid, signal.SIGCONT)
 
 
+def test_a_run_that_does_not_listen_is_distinguished_from_one_that_has_ended(runner, name):
+    def refusal(reservation):
+        with (
+            pytest.raises(UnavailableError) as raised,
+            quota_socket.Supervisor(reservation) as supervisor,
+        ):
+            supervisor.change(quota.QuotaChange(vcore=30))
+        return str(raised.value)
+
+    with tenant(runner, name, "--vmemory", "2GiB"):
+        (reservation,) = [x for x in reservations.Registries().live() if x.holder.name == name]
+        (reservation.folder / "control").unlink()
+        assert "is just starting, or accepts no changes: No such file" in refusal(reservation)
+    pid = reservation.holder.pid
+    assert refusal(reservation) == f"{name}: its `pyvgpu run` (pid {pid}) has ended"
+
+
 @pytest.mark.slow
 def test_thousand_consecutive_changes_are_answered_and_the_last_one_applies(runner, name):
     with spinning(runner, name, "10") as share_comes_to:

@@ -236,6 +236,30 @@ def test_a_program_that_is_killed_while_suspended_leaves_nothing(runner, name, h
     assert driver_memory.used_bytes(machine_of(runner)) == 0
 
 
+def test_a_resumed_program_may_end_at_once(runner, name, held):
+    done(pyvgpu(runner, "suspend", name))
+    held.send("is_intact(p); os._exit(3)")
+    assert done(pyvgpu(runner, "resume", name)) == f"{name}: resumed\n"
+    assert held.process.wait(WHOLE) == 3
+    assert f"RUN '{name}': no run is called that" in refused(pyvgpu(runner, "resume", name), 64)
+
+
+def test_a_program_that_ends_while_it_is_suspended_is_reported(slow, name):
+    with tenant(slow, name, "--vmemory", "4GiB") as made:
+        made.send(HOLDING)
+        assert made.answer() is True
+        (process,) = slow.listed(name)["processes"]
+        with subprocess.Popen(
+            [PYVGPU, "suspend", name], env=slow.environment, stderr=subprocess.PIPE, text=True
+        ) as command:
+            wait_until(lambda: is_gated(name))
+            os.kill(process["pid"], signal.SIGKILL)
+            said = command.communicate()[1]
+        assert (command.returncode, said) == (69, f"pyvgpu: {name}: its program has just ended\n")
+        assert made.process.wait(WHOLE) == -signal.SIGKILL
+        assert reservation_folders(name) == []
+
+
 def suspend_with_child(runner, name, made):
     """Suspend a run after its program has a child with a context; return the child's identity."""
     made.send("c = child(0); c.stdout.readline()")

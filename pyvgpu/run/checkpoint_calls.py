@@ -108,7 +108,14 @@ class Calls:
     def state(self, pid: int, seconds: float) -> suspension.ProcessState | None:
         """Return the state of a process; None: it has ended, or does not use CUDA yet."""
         found = self._ask({"call": "GetState", "pid": pid}, seconds, pid)
-        return None if found["result"] else suspension.ProcessState(found["state"])
+        if found["result"]:
+            return None
+        try:
+            return suspension.ProcessState(found["state"])
+        except ValueError as exc:
+            raise errors.UnavailableError(
+                f"process {pid}: is in state {found['state']} of the driver, which is unknown"
+            ) from exc
 
     def act(self, step: suspension.Step, timeout_ms: int, seconds: float) -> int:
         """Make a call and return its CUresult; *timeout_ms* is that of a lock. HangingError."""

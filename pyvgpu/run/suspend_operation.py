@@ -417,12 +417,16 @@ class Operation:
                     states = self._observe()
                     continue
             if step is None:
-                failed = [pid for pid, x in states.items() if x is suspension.ProcessState.FAILED]
-                if failed:
-                    raise SuspensionRefusedError(
-                        f"process {failed[0]}: the driver says that it has failed"
-                    )
-                return
+                unmoved = suspension.find_unmoved(states)
+                if unmoved is None:
+                    return
+                pid, why = unmoved
+                has_failed = states[pid] is suspension.ProcessState.FAILED
+                if has_failed or time.monotonic() > until:
+                    raise SuspensionRefusedError(f"process {pid}: {why}")
+                self._stopped.wait(_PAUSE_SECONDS)
+                states = self._observe()
+                continue
             result = self._act(step, lock_seconds)
             outcome = suspension.evaluate(step.action, result)
             if outcome is suspension.CallOutcome.DONE:

@@ -27,6 +27,8 @@ class ProcessState(enum.IntEnum):
     LOCKED = 1
     CHECKPOINTED = 2
     FAILED = 3
+    CHECKPOINTING = 4  # into storage of the program that began it, until that ends it
+    RESTORING = 5
 
 
 class CheckpointCall(enum.Enum):
@@ -94,6 +96,11 @@ _REFUSED = {
         "the driver is out of memory; it cannot move memory of a device in MIG mode"
     ),
 }
+_ENDLESS = {
+    ProcessState.FAILED: "the driver says that it has failed",
+    ProcessState.CHECKPOINTING: "another program is just moving its memory to the host",
+    ProcessState.RESTORING: "another program is just moving its memory to the device",
+}
 _AGAIN = (NOT_INITIALIZED, ILLEGAL_STATE, OPERATING_SYSTEM)
 
 
@@ -103,6 +110,14 @@ def next_step(desired: DesiredState, states: Mapping[int, ProcessState]) -> Step
         for pid in sorted(states):
             if states[pid] is state:
                 return Step(action, pid)
+    return None
+
+
+def find_unmoved(states: Mapping[int, ProcessState]) -> tuple[int, str] | None:
+    """Return a process that no call brings to a desired state, and why; None: there is none."""
+    for pid in sorted(states):
+        if states[pid] in _ENDLESS:
+            return pid, _ENDLESS[states[pid]]
     return None
 
 

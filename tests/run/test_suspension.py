@@ -57,6 +57,24 @@ def test_next_step_brings_the_processes_closer_to_the_desired_state(desired, sta
 
 
 @pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        ({1: RUNNING, 2: LOCKED, 3: CHECKPOINTED}, None),
+        ({1: RUNNING, 2: ProcessState.FAILED}, "has failed"),
+        ({1: RUNNING, 2: ProcessState(4)}, "moving its memory to the host"),
+        ({1: RUNNING, 2: ProcessState(5)}, "moving its memory to the device"),
+    ],
+)
+def test_a_process_that_no_call_moves_is_named(states, expected):
+    found = suspension.find_unmoved(states)
+    assert (found is None) == (expected is None)
+    if found is not None:
+        assert (found[0], expected in found[1]) == (2, True)
+        last = suspension.next_step(DesiredState.RUNNING, {2: states[2]})
+        assert last is None, "it is no end that a driver leaves by a call of ours"
+
+
+@pytest.mark.parametrize(
     ("action", "result", "expected"),
     [
         (CheckpointCall.LOCK, 0, CallOutcome.DONE),

@@ -108,9 +108,23 @@ class Oversubscriber:
             suspended = order.desired is suspension.DesiredState.SUSPENDED
             self._rewrite(
                 lambda record, now: dataclasses.replace(
-                    record, is_manual=suspended, since=now, moving_since=0.0
+                    record,
+                    is_manual=suspended,
+                    since=now,
+                    moving_since=0.0,
+                    suspended_at=now if suspended else record.suspended_at,
                 )
             )
+
+    def take_over(self, order: suspend_operation.SuspendOrder) -> str:
+        """Let the policy resume the run, since a command has found no room; say so.
+
+        Empty for an order of the policy.
+        """
+        if not order.is_manual:
+            return ""
+        self._rewrite(lambda record, now: dataclasses.replace(record, is_manual=False, since=now))
+        return "has no room now, and is resumed in its turn once it wants to work"
 
     def _run(self, worker: suspender.Suspender) -> None:
         while not self._stopped.wait(self._period):

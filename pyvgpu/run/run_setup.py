@@ -203,7 +203,7 @@ def opened(plan: RunPlan) -> Iterator[OpenRun]:
         registries,
         lambda: current.made,
         _checkpoint_driver(base),
-        *(() if mover is None else (mover.note,)),
+        *(() if mover is None else (mover.note, mover.take_over)),
     )
     steward = quota_socket.QuotaControl(made.folder, change, suspend_socket.answerer(worker))
     if plan.user is None:

@@ -49,6 +49,10 @@ class SuspensionRefusedError(errors.UnavailableError):
     """A process cannot be suspended; it goes on."""
 
 
+class NoRoomError(errors.UnavailableError):
+    """Others have reserved the room of a suspended tenant, which stays suspended."""
+
+
 class LostError(errors.UnavailableError):
     """A process can never be restored."""
 
@@ -213,7 +217,10 @@ class Operation:
                     f"process {pid}: it is stopped; `kill -CONT {pid}` continues it"
                 )
         if before.suspended:
-            self._tenant.readmit()
+            try:
+                self._tenant.readmit()
+            except errors.UnavailableError as exc:
+                raise NoRoomError(str(exc)) from exc
             try:
                 self._check_room()
             except errors.PyVgpuError:

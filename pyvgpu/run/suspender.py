@@ -83,12 +83,18 @@ class Suspender:
         reservation: Callable[[], holders.OwnReservation],
         driver: checkpoint_calls.CheckpointDriver,
         on_success: Callable[[suspend_operation.SuspendOrder], None] = lambda _order: None,
+        without_room: Callable[[suspend_operation.SuspendOrder], str] = lambda _order: "",
     ) -> None:
-        """*reservation* returns the run's current one; *on_success* is called after each order."""
+        """*reservation* returns the run's current one; *on_success* is called after each order.
+
+        *without_room* is called when a resumption has no room, and returns what becomes of the
+        run; empty: it is refused.
+        """
         self._registries = registries
         self._reservation = reservation
         self._driver = driver
         self._on_success = on_success
+        self._without_room = without_room
         self._lock = threading.Lock()
         self._is_ending = False  # no order is begun any more
         self._stopped = threading.Event()
@@ -191,6 +197,14 @@ class Suspender:
             self._conclude(Report(text or "done"))
         except suspend_operation.LostError as exc:
             self._give_up(operation, exc)
+        except suspend_operation.NoRoomError as exc:
+            text = ""
+            with contextlib.suppress(errors.PyVgpuError, OSError):  # then it is refused
+                text = self._without_room(order)
+            if text:
+                self._conclude(Report(f"{text}: {exc}"))
+            else:
+                self._fail(operation, exc)
         except errors.PyVgpuError as exc:
             self._fail(operation, _ended() if self._stopped.is_set() else exc)
         except OSError as exc:

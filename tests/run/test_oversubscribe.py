@@ -129,6 +129,21 @@ def test_a_run_that_a_user_suspended_is_not_resumed_by_the_policy(runner, name):
         assert first.answer() is True
 
 
+def test_a_run_that_a_user_resumes_without_room_takes_its_turn(runner, name):
+    with crowded(runner, name) as first:
+        first.send(HOLDING)
+        assert first.answer() is True
+        done(pyvgpu(runner, "suspend", name))
+        with crowded(runner, f"{name}-b") as second:
+            second.send(HOLDING)
+            assert second.answer() is True
+            said = done(pyvgpu(runner, "resume", name))
+            assert said.startswith(f"{name}: has no room now, and is resumed in its turn once it")
+            assert f"the rest is reserved: {name}-b 50GiB" in said
+            assert first.ask("is_intact(p)") is True
+            assert state(runner, f"{name}-b") == "suspended"
+
+
 def record_of(name):
     (folder,) = reservation_folders(name)
     return folder, tenant_record.load((folder / names.TENANT_FILE).read_bytes())

@@ -212,9 +212,16 @@ class TimeSlices:
     ) -> plugin_messages.AllocateResponse:
         """Answer with the CDI device of the devices that the ids name.
 
-        RefusedError if one of them takes no new containers.
+        RefusedError if one of them takes no new containers, or is named by two ids.
         """
         uuids = devices_of(given)
+        if len(uuids) < len(given):
+            raise RefusedError(
+                f"{self.offer.resource.name} {len(given)}: a container gets no more of a device "
+                "by a second slice of it, and others have none left; valid would be "
+                f"{self.offer.resource.name} {len(uuids)}",
+                final=True,
+            )
         self._check(uuids, new=True)
         return plugin_messages.AllocateResponse(
             {}, (f"{names.TIME_SLICE_KIND}={cdi_name(uuids)}",)

@@ -239,6 +239,16 @@ def test_ids_of_another_device_are_refused(slices):
         slices().allocate(device_ids.ResourceKind.TIME_SLICE, frozenset({"GPU-x::0"}))
 
 
+def test_second_slice_of_a_device_is_refused(slices):
+    with pytest.raises(placement.RefusedError) as raised:
+        slices().allocate(device_ids.ResourceKind.TIME_SLICE, frozenset({f"{A}::0", f"{A}::1"}))
+    assert raised.value.final
+    assert str(raised.value).startswith(f"{SHARED} 2: a container gets no more of a device by a")
+    assert str(raised.value).endswith(f"valid would be {SHARED} 1")
+    both = frozenset({f"{A}::0", f"{B}::1"})
+    assert slices().allocate(device_ids.ResourceKind.TIME_SLICE, both).cdi_devices
+
+
 # --- the whole agent ----------------------------------------------------------------------------
 
 SLICES = ("--time-slicing-replicas", "4", "--allocation-switch-delay", "1")
@@ -288,6 +298,9 @@ def test_containers_share_whole_devices_without_limits(node):
     own = [each["path"] for each in found["deviceNodes"] if each["path"][-1].isdecimal()]
     assert len(own) == 1
     kubelet.remove(pods[0])
+    kubelet.remove(pods[2])
+    with pytest.raises(AdmissionError, match="by a second slice of it"):
+        kubelet.admit(sliced("twice", 2))
     kubelet.remove(pods[1])
     several = kubelet.admit(sliced("several", 2))
     assert held(kubelet, several) == uuids

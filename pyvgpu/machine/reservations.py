@@ -127,10 +127,12 @@ class Registries:
             holder = dataclasses.replace(holder, name=name, vcore=request.vcore)
             made = _enter(registries[0], chosen, request.driver_release, holder)
             try:
+                now = tenant_record.now()
                 record = tenant_record.TenantRecord(
                     wanted.rules,
-                    tenant_record.now(),
+                    now,
                     is_new=not has_room,
+                    seen=now,  # its supervisor may be stopped before it decides once
                     host_memory=wanted.host_memory,
                 )
                 _write_record(made.folder, record)

@@ -5,6 +5,7 @@ import dataclasses
 import re
 import signal
 
+import checkpoints
 import pytest
 from waiting import WHOLE, wait_until
 
@@ -238,3 +239,25 @@ def test_a_resumption_that_the_driver_refuses_is_tried_again(runner, name):
             simulator.set_faults(machine_of(runner))
             assert first.answer() is True
             wait_until(lambda: state(runner, name) == "running")
+
+
+@pytest.mark.slow
+def test_a_run_whose_supervisor_is_stopped_holds_up_no_other(runner, name):
+    """As by Ctrl-Z: it would be the first to be suspended, and only its supervisor can do that."""
+    with crowded(runner, name, size="30GiB") as first:
+        first.send(HOLDING)
+        assert first.answer() is True
+        with crowded(runner, f"{name}-b", size="30GiB") as second:
+            second.send(HOLDING)
+            assert second.answer() is True
+            with reservations.Registries().frozen():  # Ctrl-Z stops no supervisor that holds it
+                first.process.send_signal(signal.SIGSTOP)
+                wait_until(lambda: checkpoints.process_state(first.pid) == "T")
+            try:
+                with crowded(runner, f"{name}-c", size="45GiB"):
+                    assert state(runner, f"{name}-b") == "suspended"
+                    assert state(runner, name) == "running"
+            finally:
+                first.process.send_signal(signal.SIGCONT)
+            assert first.ask("is_intact(p)") is True
+            assert second.ask("is_intact(p)") is True

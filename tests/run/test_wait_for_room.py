@@ -1,12 +1,13 @@
 """The wait of an oversubscribed run for room, while the reservations are busy."""
 
+import math
 import os
 
 import pytest
 
 from pyvgpu import errors, oversubscription, quota
 from pyvgpu.device import Device
-from pyvgpu.machine import holders, reservations
+from pyvgpu.machine import holders, reservations, run_tenants, tenant_record
 from pyvgpu.run import oversubscriber
 
 GIB = 1 << 30
@@ -49,4 +50,17 @@ def test_run_starts_although_its_start_could_not_be_recorded_at_once(tmp_path, c
     (found,) = registries.live()
     assert not found.limits.suspension.gated
     assert not found.record.is_new
+    os.close(second.quota)
+
+
+def test_no_run_waits_for_a_supervisor_that_was_stopped_before_it_decided_once(tmp_path):
+    registries = reservations.Registries(tmp_path / "root", tmp_path / "all")
+    first, second = (reserve(registries, name) for name in "ab")
+    live = registries.live()
+    later = tenant_record.now() + run_tenants.STALE_SECONDS + 1
+    tenants = run_tenants.tenants_of(DEVICE.uuid, live)
+    found = run_tenants.attended(tenants, second.run_id, live, later)
+    refused = {tenant.key: tenant.refused_until for tenant in found}
+    assert refused == {first.run_id: math.inf, second.run_id: 0}
+    os.close(first.quota)
     os.close(second.quota)

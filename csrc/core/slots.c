@@ -283,6 +283,11 @@ static enum region_failure lock_slot_alone(struct region *region, struct region_
     }
 }
 
+int slots_are_closed(const struct region *region, uint32_t flags)
+{
+    return (flags & QUOTA_SUPERVISED) && !supervisor_lives(region);
+}
+
 enum region_failure slots_claim(struct region *region, uint32_t flags, struct region_reason *reason)
 {
     enum region_failure failure;
@@ -301,7 +306,7 @@ enum region_failure slots_claim(struct region *region, uint32_t flags, struct re
     forget_words(region);
     region->slot = slot;
     /* After the lock: so once the supervisor is dead and no slot is taken, none ever will be. */
-    if ((flags & QUOTA_SUPERVISED) && !supervisor_lives(region)) {
+    if (slots_are_closed(region, flags)) {
         slots_release(region);
         return region_fail(reason, REGION_CLOSED,
                            "the `pyvgpu run` that gave this quota has ended");

@@ -15,6 +15,9 @@
 
 #include "core/region.h"
 
+/* Whether no process may begin any more: the supervisor of the quota has ended. */
+int slots_are_closed(const struct region *region, uint32_t flags);
+
 /* Take a free slot for this process; its lock lasts until the process ends or execs. Forked
  * children do not inherit it yet. */
 enum region_failure slots_claim(struct region *region, uint32_t flags,

@@ -220,7 +220,7 @@ static int claim_slot(struct region_reason *reason)
         if (!suspension_is_on())
             break;
         slots_release(&shim.region);
-        suspension_wait();
+        suspension_wait_to_begin();
     }
     return 0;
 }

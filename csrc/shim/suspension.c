@@ -8,6 +8,8 @@
 
 #include <time.h>
 
+#include "core/slots.h"
+
 #define POLL_NS 2000000
 
 uint64_t suspension_noted;
@@ -37,14 +39,31 @@ void suspension_note_slowly(void)
     __atomic_store_n(&suspension_noted, generation, __ATOMIC_RELAXED);
 }
 
-void suspension_wait(void)
+static void pause_on(void)
 {
     const struct timespec pause = {.tv_nsec = POLL_NS};
 
+    nanosleep(&pause, NULL);
+}
+
+static void note_wait(void)
+{
     if (suspension_is_on() && shim.region.links)
         note(&shim.region.usage->wanted_ns);
+}
+
+void suspension_wait(void)
+{
+    note_wait();
     while (suspension_is_on())
-        nanosleep(&pause, NULL);
+        pause_on();
+}
+
+void suspension_wait_to_begin(void)
+{
+    note_wait();
+    while (suspension_is_on() && !slots_are_closed(&shim.region, shim.limits.flags))
+        pause_on();
 }
 
 static uint64_t *count_of_slot(void)

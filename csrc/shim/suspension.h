@@ -19,6 +19,9 @@ int suspension_is_on(void);
 /* Wait until it is not. */
 void suspension_wait(void);
 
+/* The same in a process without a slot, which nothing kills: also until it can never begin. */
+void suspension_wait_to_begin(void);
+
 /* A call that uses a device begins. The node side learns from it since when a run has no work, and
  * whether a suspended one wants some: it writes a new generation of the quota, and reads after some
  * time whether a call has noted itself. */

@@ -278,6 +278,22 @@ def test_processes_of_a_suspended_run_end_with_its_supervisor(runner, name):
         wait_until(lambda: reservation_folders(name) == [])
 
 
+def test_a_process_that_waits_to_begin_is_refused_when_its_supervisor_has_ended(runner, name):
+    with tenant(runner, name, "--vmemory", "4GiB", source=PARENT) as made:
+        made.send(HOLDING)
+        assert made.answer() is True
+        done(pyvgpu(runner, "suspend", name))
+        made.send("c = child(0); c.stdout.readline(); answer(c.pid)")
+        child = made.answer()
+        began = process_identity.began(child)
+        made.send("c.stdin.write('context()\\n'); c.stdin.flush(); answer(0)")
+        assert made.answer() == 0
+        wait_until(lambda: "nanosleep" in Path(f"/proc/{child}/wchan").read_text())
+        made.process.kill()
+        wait_until(lambda: process_identity.began(child) != began)
+        wait_until(lambda: reservation_folders(name) == [])
+
+
 @pytest.fixture(name="slow")
 def fixture_slow(runner, tmp_path):
     """Make the runner's machine checkpoint slowly."""

@@ -44,6 +44,7 @@ def choose_oversubscribed(
     for device in request.devices:
         try:
             wanted = share.fit(request.quota, device)
+            check_isolation(wanted, request.user, live)
             _check_ratio(wanted, request.vcore, ratio, live)
             later = later or wanted
             check(wanted, request.vcore, live)

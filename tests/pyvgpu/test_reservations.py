@@ -586,3 +586,14 @@ def test_run_under_mps_beside_one_of_another_user_is_refused():
     admission.check_isolation(wanted, 1000, [run])
     with pytest.raises(errors.UnavailableError, match="serves one user at a time"):
         admission.check_isolation(wanted, 1001, [run])
+
+
+def test_oversubscribed_run_beside_one_under_mps_is_refused():
+    limits = region.limits_of(
+        1, 0, "999.1", [share.Share(DEVICE, 30, GIB, isolation=quota.Isolation.MPS)]
+    )
+    run = holders.LiveReservation("0" * 16, Path("/"), 0, holders.Holder("big", "x"), limits)
+    with pytest.raises(errors.UnavailableError, match="big uses .* with sharing mps"):
+        admission.choose_oversubscribed(request(), 2.0, [run])
+    found, _ = admission.choose_oversubscribed(request(devices=(DEVICE, SECOND)), 2.0, [run])
+    assert found.device is SECOND

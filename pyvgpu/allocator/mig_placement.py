@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import re
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, names, quantity
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     Profiles = tuple[datatypes.MigProfile, ...]
     Places = tuple[str, ...]  # such as 1g.10gb@6
 
+_NAME = re.compile(r"[0-9]+g\.[0-9]+gb([+-][a-z.]+)*")  # such as 1g.10gb, 1g.10gb+me, 1g.24gb-me
 SMALLEST = "*"  # in place of a profile: the smallest that has what the container requests
 
 
@@ -212,11 +214,7 @@ def _taken(profiles: Profiles, occupied: Places) -> int:
 
 def check_name(text: str) -> str:
     """Return the profile that a pod's annotation names; UsageError if it cannot be one."""
-    body = text.split("+")[0].split(".")
-    if len(body) != 2 or not all(
-        part[: -len(end)].isdecimal() and part.isascii() and part.endswith(end)
-        for part, end in zip(body, ("g", "gb"), strict=True)
-    ):
+    if _NAME.fullmatch(text) is None:
         raise errors.UsageError(
             f"{names.MIG_ANNOTATION} {text[:40]!r}: must be the name of a MIG profile as "
             "`nvidia-smi mig -lgip` lists it, such as 1g.10gb"

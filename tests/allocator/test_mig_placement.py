@@ -283,14 +283,17 @@ def test_choice_of_another_component_is_checked():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "1g", "1g.10", "g.gb", "ag.10gb", "1g.10gb.x", "*", "²g.1gb"]
+    "text",
+    ["", "1g", "1g.10", "g.gb", "ag.10gb", "1g.10gb.x", "*", "²g.1gb", "1g.10gb+", "1g.10gb "],
 )
 def test_annotation_that_is_no_profile_is_refused(text):
     with pytest.raises(errors.UsageError, match=r"pyvgpu.io/mig .*such as 1g.10gb"):
         mig_placement.check_name(text)
 
 
-@pytest.mark.parametrize("text", ["1g.10gb", "1g.10gb+me", "7g.141gb", "1g.24gb+me.all"])
+@pytest.mark.parametrize(
+    "text", ["1g.10gb", "1g.10gb+me", "7g.141gb", "1g.24gb+me.all", "1g.24gb-me"]
+)
 def test_names_of_profiles_are_accepted(text):
     assert mig_placement.check_name(text) == text
 

@@ -25,7 +25,7 @@ from pyvgpu.controller.webhook import (
 from pyvgpu.kube import objects
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pyvgpu.allocator import datatypes
     from pyvgpu.kube.objects import Object
@@ -197,6 +197,7 @@ def _why_not(
         _why_not_by(objects.section(pod, "spec"), rules.schedulers)
         or (_why_not_in_group(pod) if rules.schedulers else "")
         or _why_not_shared(objects.section(pod, "metadata", "annotations"), asked, rules)
+        or _why_no_slice(pod, asked)
         or (_why_no_shared_memory(pod, asked) if asked.shape.selector.mps else "")
     )
 
@@ -291,21 +292,43 @@ def _misspelt(pod: Object) -> tuple[str, ...]:
     return tuple(found)
 
 
+def _why_no_slice(pod: Object, asked: pod_request.PodRequest) -> str:
+    """Return the error of a container with a share and a time slice, which would never start."""
+    resource = names.GPU_SHARED_RESOURCE
+    for container in _containers(pod, asked):
+        limits, requests = (
+            objects.section(container, "resources", section) for section in ("limits", "requests")
+        )
+        if str(limits.get(resource, requests.get(resource, "0"))) != "0":
+            return (
+                f"container {container.get('name')}: asks for {resource} and for "
+                f"{names.VCORE_RESOURCE}: it can have one of them; valid would be {resource} 1 "
+                "alone"
+            )
+    return ""
+
+
 def _why_no_shared_memory(pod: Object, asked: pod_request.PodRequest) -> str:
     """Return the error of a container under MPS with a volume in place of the daemon's memory."""
+    for container in _containers(pod, asked):
+        mounts = objects.entries(container, "volumeMounts")
+        if any(
+            posixpath.normpath(str(mount.get("mountPath"))) == _SHARED_MEMORY for mount in mounts
+        ):
+            return (
+                f"container {container.get('name')}: has a volume at {_SHARED_MEMORY}, which "
+                f"{names.ISOLATION_ANNOTATION} mps replaces by that of the MPS daemon; valid "
+                "would be to leave the volume out"
+            )
+    return ""
+
+
+def _containers(pod: Object, asked: pod_request.PodRequest) -> Iterator[Object]:
+    """Yield the containers that request devices."""
     for part in ("initContainers", "containers"):
         for container in objects.entries(objects.section(pod, "spec"), part):
-            mounts = objects.entries(container, "volumeMounts")
-            if container.get("name") in asked.names and any(
-                posixpath.normpath(str(mount.get("mountPath"))) == _SHARED_MEMORY
-                for mount in mounts
-            ):
-                return (
-                    f"container {container.get('name')}: has a volume at {_SHARED_MEMORY}, which "
-                    f"{names.ISOLATION_ANNOTATION} mps replaces by that of the MPS daemon; valid "
-                    "would be to leave the volume out"
-                )
-    return ""
+            if container.get("name") in asked.names:
+                yield container
 
 
 def _needs(

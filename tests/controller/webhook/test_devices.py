@@ -542,6 +542,33 @@ def test_volume_in_place_of_the_daemons_shared_memory_is_refused(isolation, plac
     assert ("has a volume at /dev/shm" in answer.refusal) is refused
 
 
+# Time slices.
+
+
+@pytest.mark.parametrize(
+    ("slices", "refused"),
+    [
+        pytest.param({"a": "1"}, True, id="of one container"),
+        pytest.param({"a": "0"}, False, id="none"),
+        pytest.param({"b": "1"}, False, id="of two containers"),
+    ],
+)
+def test_share_and_time_slice_for_one_container_are_refused(slices, refused):
+    containers = [
+        gpu.asking(
+            name,
+            {
+                **({"pyvgpu.io/vcore": "50", "pyvgpu.io/vmemory": "16"} if name == "a" else {}),
+                **({"pyvgpu.io/gpu-shared": slices[name]} if name in slices else {}),
+            },
+        )
+        for name in "ab"
+    ]
+    answer = evaluate(gpu.pod(*containers))
+    words = "container a: asks for pyvgpu.io/gpu-shared and for pyvgpu.io/vcore"
+    assert (words in answer.refusal) is refused
+
+
 def test_claims_give_no_shares_under_mps():
     pod = gpu.pod(gpu.container("a", 10, 4), annotations={"pyvgpu.io/isolation": "mps"})
     answer = devices.mutation(

@@ -51,6 +51,11 @@ _KNOWN = frozenset(
 )
 _BARE = sorted(key.partition("/")[2] for key in _KNOWN if key.startswith(f"{names.DOMAIN}/"))
 
+_TIME_ANNOTATIONS = (
+    names.VCORE_POLICY_ANNOTATION,
+    names.VCORE_LIMIT_ANNOTATION,
+    names.PRIORITY_ANNOTATION,
+)
 _CREATED = ("pods", "CREATE")
 _DEBUGGED = ("pods/ephemeralcontainers", "UPDATE")
 _EPHEMERAL = ("ephemeralContainers",)
@@ -115,8 +120,10 @@ def validation(rules: DeviceRules, devices: Devices) -> review.Mutation:
             )
         if why:
             return review.Review(refusal=why)
-        large = _too_large(asked, rules, devices()) if asked else ()
-        return review.Review(warnings=(*_misspelt(pod), *large))
+        asked_for = (
+            (*_too_large(asked, rules, devices()), *_without_effect(pod, asked)) if asked else ()
+        )
+        return review.Review(warnings=(*_misspelt(pod), *asked_for))
 
     return review.closed(evaluate)
 
@@ -375,6 +382,16 @@ def _too_large(
         f"largest that is known and that the pod allows has {quantity.format_size(most)}"
         for name, need in _needs(asked, rules)
         if not need.whole and need.vmemory > most
+    )
+
+
+def _without_effect(pod: Object, asked: pod_request.PodRequest) -> tuple[str, ...]:
+    """Warn of options that divide time: a MIG instance has all of its own."""
+    noted = objects.section(pod, "metadata", "annotations")
+    return tuple(
+        f"{name} {noted[name]}: has no effect, a MIG instance has all of its time"
+        for name in _TIME_ANNOTATIONS
+        if name in noted and asked.shape.selector.mig
     )
 
 

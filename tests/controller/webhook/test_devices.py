@@ -501,6 +501,19 @@ def test_instances_that_a_known_gpu_has_are_admitted(annotations):
         assert not evaluate(pod, known=known).refusal
 
 
+@pytest.mark.parametrize("option", ["vcore-policy: elastic", "vcore-limit: 50", "priority: high"])
+def test_options_of_time_without_effect_on_instances_are_warned_of(option):
+    name, _, value = option.partition(": ")
+    noted = {f"pyvgpu.io/{name}": value}
+    container = gpu.container("a", 10, 4)
+    assert not evaluate(gpu.pod(container, annotations=noted)).warnings
+    noted["pyvgpu.io/mig"] = "1g.10gb"
+    answer = evaluate(gpu.pod(container, annotations=noted), known=(CUT,))
+    assert not answer.refusal
+    (warning,) = answer.warnings
+    assert warning.startswith(f"pyvgpu.io/{name} {value}: has no effect, a MIG instance")
+
+
 # MPS.
 
 

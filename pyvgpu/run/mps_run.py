@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from pyvgpu.device import Device
     from pyvgpu.machine import holders, reservations
 
 _PROHIBITED = 2  # NVML_COMPUTEMODE_PROHIBITED
@@ -57,6 +58,29 @@ class MpsRun:
             mps_daemon.end_if_unused(self.daemon, self.registries)
 
 
+def usable(
+    request: holders.RunRequest, read_facts: Callable[[str], mps_limits.DeviceFacts]
+) -> holders.RunRequest:
+    """Return *request* with the devices that can have it; UnavailableError if none can.
+
+    *read_facts* takes a device's UUID.
+    """
+    if request.quota.isolation is not quota.Isolation.MPS:
+        return request
+    found: list[Device] = []
+    refusals: list[errors.UnavailableError] = []
+    for device in request.devices:
+        try:
+            mps_limits.check_device(read_facts(device.uuid), device.label)
+        except errors.UnavailableError as exc:
+            refusals.append(exc)
+        else:
+            found.append(device)
+    if not found:
+        raise refusals[0]
+    return dataclasses.replace(request, devices=tuple(found))
+
+
 def prepare(
     libcuda: Path,
     environment: Mapping[str, str],
@@ -64,7 +88,7 @@ def prepare(
     registries: reservations.Registries,
     read_facts: Callable[[str], mps_limits.DeviceFacts],
 ) -> MpsRun:
-    """Check whether a run whose reservation is under MPS can have it; UnavailableError.
+    """Return the limits and the daemon of a run whose reservation is under MPS; UnavailableError.
 
     *environment* has the variables that the driver needs; *read_facts* takes a device's UUID.
     """
@@ -73,7 +97,6 @@ def prepare(
         return MpsRun(registries, {})
     program = mps_daemon.find_program(libcuda)
     facts = read_facts(share.device.uuid)
-    mps_limits.check_device(facts, share.device.label)
     limit = mps_limits.limit_sms(share.vcore, facts)
     if limit.lowered:
         log.say(mps_limits.describe_lowered(share.vcore, limit, share.device.label))

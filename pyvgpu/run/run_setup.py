@@ -166,7 +166,8 @@ def opened(plan: RunPlan) -> Iterator[OpenRun]:
     run_files.sweep(plan.cache, registries)
     suspender.end_unsupervised(registries.live())
     mps_daemon.end_unused(registries)
-    made = _reserve(registries, plan)
+    request = mps_run.usable(plan.request, functools.partial(_mps_facts, base))
+    made = _reserve(registries, dataclasses.replace(plan, request=request))
     try:
         if plan.user is not None:
             os.chown(made.folder / names.USAGE_FILE, plan.user, -1, follow_symlinks=False)

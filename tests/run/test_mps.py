@@ -214,6 +214,17 @@ def test_a_device_that_prohibits_processes_is_refused(runner, machine):
     wait_until(lambda: mps_folders(machine) == [])
 
 
+def test_a_run_takes_the_first_device_that_can_have_mps(runner, name):
+    runner.machine = "h100:2"
+    machine = simulator.open_machine(runner.machine, runner.machines)
+    simulator.set_faults(machine, "compute_mode 0 2")
+    done = runner(
+        *("--sharing", "mps", "--vmemory", HELD, "--name", name, "--", sys.executable, "-c"),
+        "import os; print(os.environ['CUDA_MPS_PIPE_DIRECTORY'])",
+    )
+    assert done.stdout.rstrip().endswith(machine.devices[1].uuid), done.stderr
+
+
 def test_a_driver_without_the_daemon_is_refused(runner, machine, tmp_path, monkeypatch):
     folder = tmp_path / "driver"
     folder.mkdir()

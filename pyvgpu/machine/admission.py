@@ -63,6 +63,12 @@ def _check_ratio(
     device = wanted.device
     pool = run_tenants.pool_of(device.uuid, device.memory_bytes, live)
     tenants = run_tenants.tenants_of(device.uuid, live)
+    if wanted.vmemory > pool.memory or vcore > pool.vcore:
+        raise errors.UnavailableError(
+            f"vmemory {quantity.format_size(wanted.vmemory)}, vcore {vcore}: {device.label} has "
+            f"{quantity.format_size(max(0, pool.memory))} and {max(0, pool.vcore)} vcore for runs "
+            "with --oversubscribe, where each has to fit alone; other runs reserve the rest"
+        )
     if not oversubscription.admits(pool, tenants, wanted.vmemory, vcore, ratio):
         raise errors.UnavailableError(
             f"vmemory {quantity.format_size(wanted.vmemory)}, vcore {vcore}: {device.label} has "

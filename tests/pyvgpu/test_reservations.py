@@ -588,6 +588,13 @@ def test_run_under_mps_beside_one_of_another_user_is_refused():
         admission.check_isolation(wanted, 1001, [run])
 
 
+def test_oversubscribed_run_that_does_not_fit_alone_beside_others_is_refused_as_that():
+    limits = region.limits_of(1, 0, "999.1", [share.Share(DEVICE, 30, 50 * GIB)])
+    run = holders.LiveReservation("0" * 16, Path("/"), 0, holders.Holder("big", "x"), limits)
+    with pytest.raises(errors.UnavailableError, match="has 30GiB .*each has to fit alone"):
+        admission.choose_oversubscribed(request(vmemory=40 * GIB), 2.0, [run])
+
+
 def test_oversubscribed_run_beside_one_under_mps_is_refused():
     limits = region.limits_of(
         1, 0, "999.1", [share.Share(DEVICE, 30, GIB, isolation=quota.Isolation.MPS)]

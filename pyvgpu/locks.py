@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-_FLOCK = "hhqqi4x"  # struct flock of 64-bit Linux: type, whence, start, length, pid
+_FLOCK = struct.Struct("hhqqi4x")  # of 64-bit Linux: type, whence, start, length, pid
 
 
 def take(descriptor: int, byte: int) -> bool:
@@ -38,7 +38,7 @@ def is_held(descriptor: int, byte: int, length: int = 1) -> bool:
 def is_locked(descriptor: int, byte: int = 0, length: int = 0) -> bool:
     """Return whether another holds any lock in *length* bytes, a read lock too; 0: to the end."""
     answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _question(fcntl.F_WRLCK, byte, length))
-    return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
+    return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
 
 
 def holder(descriptor: int) -> int | None:
@@ -47,22 +47,24 @@ def holder(descriptor: int) -> int | None:
     0 if the holder is not in our pid namespace; -1 for an OFD lock, which has no pid.
     """
     answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _question(fcntl.F_RDLCK, 0, 0))
-    kind, _, _, _, pid = struct.unpack(_FLOCK, answer)
+    kind, _, _, _, pid = _FLOCK.unpack(answer)
     return None if kind == fcntl.F_UNLCK else int(pid)
 
 
-def first_held(descriptor: int, byte: int, length: int) -> int | None:
-    """Return the first byte of the range on which another descriptor holds a write lock."""
-    first, end = None, byte + length
-    # Of several locks the kernel reports the one that was taken first.
-    while end > byte and (found := _any_held(descriptor, byte, end - byte)) is not None:
-        first = end = found
-    return first
+def all_held(descriptor: int, byte: int, length: int) -> list[int]:
+    """Return the bytes of the range on which other descriptors hold write locks, in order."""
+    found, ranges = [], [(byte, byte + length)]
+    while ranges:  # the kernel reports one lock of a range: ask about what is on both sides of it
+        begin, end = ranges.pop()
+        if begin < end and (held := _any_held(descriptor, begin, end - begin)) is not None:
+            found.append(held)
+            ranges += (begin, held), (held + 1, end)
+    return sorted(found)
 
 
 def _any_held(descriptor: int, byte: int, length: int) -> int | None:
     answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _question(fcntl.F_RDLCK, byte, length))
-    kind, _, start, _, _ = struct.unpack(_FLOCK, answer)
+    kind, _, start, _, _ = _FLOCK.unpack(answer)
     return None if kind == fcntl.F_UNLCK else max(start, byte)
 
 
@@ -89,4 +91,4 @@ def is_flocked(folder: Path) -> bool:
 
 
 def _question(kind: int, byte: int, length: int) -> bytes:
-    return struct.pack(_FLOCK, kind, os.SEEK_SET, byte, length, 0)
+    return _FLOCK.pack(kind, os.SEEK_SET, byte, length, 0)

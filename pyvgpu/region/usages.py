@@ -6,6 +6,7 @@ import array
 import dataclasses
 import operator
 import os
+import struct
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, locks, names
@@ -171,13 +172,13 @@ def read_figures(file: int, devices: int) -> tuple[int, tuple[DeviceUsage, ...]]
         charged = read_usage(file, devices).charged
     else:
         charged = tuple(
-            words.held(_read_words(file, index, end, number), alive, layout.BYTES)
-            + words.at(head, _ORPHANED + 8 * index)
-            for index in range(devices)
+            words.held(_read_words(file, index, end, number), alive, layout.BYTES) + held
+            for index, held in enumerate(struct.unpack_from(f"<{devices}Q", head, _ORPHANED))
         )
+    refused = struct.unpack_from(f"<{devices}Q", head, _REFUSED)
     return len(alive), tuple(
-        DeviceUsage(held, words.at(head, _REFUSED + 8 * index), *counted)
-        for index, (held, counted) in enumerate(zip(charged, compute, strict=True))
+        DeviceUsage(held, count, *counted)
+        for held, count, counted in zip(charged, refused, compute, strict=True)
     )
 
 
@@ -350,15 +351,8 @@ def _read_links(file: int) -> Sequence[shared_memory.SharedEntry]:
 
 def slots_alive(file: int) -> tuple[int, ...]:
     """Return the slots of live processes in the open usage *file*, in order."""
-    alive: list[int] = []
-    byte, end = layout.SLOT_BYTE, layout.SLOT_BYTE + layout.SLOTS
-    while byte < end:
-        found = locks.first_held(file, byte, end - byte)
-        if found is None:
-            break
-        alive.append(found - layout.SLOT_BYTE)
-        byte = found + 1
-    return tuple(alive)
+    held = locks.all_held(file, layout.SLOT_BYTE, layout.SLOTS)
+    return tuple(byte - layout.SLOT_BYTE for byte in held)
 
 
 def _read_slot(

@@ -246,10 +246,12 @@ def test_claim_quota_webhook_fails_closed_in_labelled_namespaces():
     assert (rule["operations"], rule["resources"]) == (["CREATE"], ["resourceclaims"])
 
 
-def test_device_webhook_has_no_side_effects_on_dry_run():
-    (configuration,) = charted.part(["webhook/mutating.yaml"], DRA, charted.SIDECARS)
+def test_webhooks_that_create_claim_templates_have_no_side_effects_on_dry_run():
+    settings = (DRA, charted.SIDECARS, "webhook.convert={hami}")
+    (configuration,) = charted.part(["webhook/mutating.yaml"], *settings)
     effects = {hook["name"]: hook["sideEffects"] for hook in configuration["webhooks"]}
-    assert effects == {"devices.pyvgpu.io": "NoneOnDryRun", "sidecars.pyvgpu.io": "None"}
+    creating = dict.fromkeys(("devices.pyvgpu.io", "hami.pyvgpu.io"), "NoneOnDryRun")
+    assert effects == {**creating, "sidecars.pyvgpu.io": "None"}
 
 
 def test_hami_entry_matches_hami_resources_only():

@@ -59,6 +59,13 @@ def test_node_devices_round_trip(published):
     assert annotations.read_node(text) == published
 
 
+def test_fields_of_other_versions_are_ignored_and_missing_ones_have_defaults():
+    known = {"uuid": uuid(0), "index": 0, "bytes": 80 * GIB}
+    document = {"v": 1, "memory_unit": 1, "devices": [{**known, "later": {}}], "later": [1]}
+    found = annotations.read_node(json.dumps(document))
+    assert found == annotations.Published(1, (datatypes.NodeDevice(uuid(0), 0, 80 * GIB),))
+
+
 def test_sixteen_devices_use_a_fraction_of_an_annotation():
     assert len(annotations.publish(annotations.Published(1, pcie(16)))) < annotations.LONGEST / 16
 

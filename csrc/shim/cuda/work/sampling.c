@@ -10,7 +10,7 @@
 
 enum {
     MARKS_LEAST = 3, /* measurements of marks before the shortest of them counts */
-    CHANGED = 2,     /* after work that took longer than expected: so many times as long as before */
+    CHANGED = 2, /* after work that took longer than expected: so many times as long as before */
     UNSURE_PART = 4, /* this part of a sample may be a guess at what others had */
     LEARNING = 256,
 };

@@ -64,7 +64,9 @@ def test_a_missing_record_is_a_usage_error(tmp_path):
             lambda document: document.update(version=2), "of version 2: must be 1", id="version"
         ),
         pytest.param(
-            lambda document: document.update(format="else"), "not a record: ", id="format"
+            lambda document: document.update(format="else"),
+            "has the format 'else'; must be a record.json",
+            id="format",
         ),
         pytest.param(lambda document: document.pop("kit"), "are damaged", id="no kit"),
         pytest.param(
@@ -113,7 +115,7 @@ def test_a_record_that_was_cut_short_is_to_be_copied_again(tmp_path):
     path = kit_records.write(tmp_path / "record.json")
     path.write_text(path.read_text()[:-100])
     with pytest.raises(
-        calibration_record.RecordError, match="truncated, or not JSON .*; copy the file again"
+        calibration_record.RecordError, match="truncated, or not JSON .*: copy the file again"
     ):
         calibration_record.load(path)
 

@@ -90,7 +90,8 @@ def environment(tmp_path):
     kit.mkdir()
     venv = tmp_path / "pyvgpu/bin"  # python3 -m venv makes it
     venv.mkdir(parents=True)
-    programs |= {str(kit / "run"): ACCEPT, str(venv / "pip"): ACCEPT}
+    runs = {str(place / "run"): ACCEPT for place in (kit, tmp_path)}  # from outside, or there
+    programs |= {**runs, str(venv / "pip"): ACCEPT}
     for name, script in programs.items():
         (folder / name).write_text(script)
         (folder / name).chmod(0o755)

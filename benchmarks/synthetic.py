@@ -2,7 +2,8 @@
 
 Each pattern has the figures of one recording: how fast it launches, how long its kernels take, how
 many are alike, on how many streams, how busy the device is. A trace is drawn from them and a seed;
-nothing of a recording is in it but these numbers.
+nothing of a recording is in it but these numbers. The pattern "drawn" has no figures of its own:
+they are drawn from the seed, for programs that no figures describe.
 
     trace = make("training", seed=1)
 """
@@ -13,6 +14,7 @@ import dataclasses
 import itertools
 import math
 import random
+import statistics
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors
@@ -31,6 +33,8 @@ BURSTS, QUICK = 0.03, 0.3  # pauses between bursts; of the mean, between launche
 AWAITED = 0.9  # of the kernels that are tried
 JITTER = 0.04  # of a kernel that is launched again
 QUANTILES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1.0)
+NORMAL = (-2.33, -1.28, -0.67, 0, 0.67, 1.28, 1.64, 2.33, 3.09, 3.5)  # of a normal distribution
+DRAWN = "drawn"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,16 +94,57 @@ class Figures:
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of all patterns."""
+    """Return the names of all patterns with figures of a recording."""
     return tuple(pattern.name for pattern in PATTERNS)
 
 
 def make(name: str, seed: int = 1) -> Trace:
     """Return the trace that belongs to a pattern and a seed."""
+    if name == DRAWN:
+        return _make(draw(seed), f"{name} {seed}")
     for pattern in PATTERNS:
         if pattern.name == name:
             return _make(pattern, f"{name} {seed}")
-    raise errors.UsageError(f"pattern {name!r}: must be one of {', '.join(names())}")
+    raise errors.UsageError(f"pattern {name!r}: must be one of {', '.join((*names(), DRAWN))}")
+
+
+def draw(seed: int) -> Pattern:
+    """Return any pattern: 0.4 to 1.2 s of kernels of 1.2 us to 15 ms, on up to four streams."""
+    chance = random.Random(f"{DRAWN} {seed}")
+    streams = chance.choice((1, 1, 2, 3, 4, 4))
+    median = math.exp(chance.uniform(math.log(4), math.log(400)))
+    spread = chance.uniform(0.3, 2.0)
+    us = tuple(min(max(1.2, median * math.exp(spread * z)), 15_000) for z in NORMAL)
+    mean = statistics.fmean(us[1:6]) * (1 + spread**2 / 4)  # about
+    kind = chance.choice(("eager", "eager", "ahead", "graphs"))
+    busy = chance.uniform(20, 100)
+    ms = chance.uniform(400, 1200)
+    kernels = min(max(120, round(10 * ms * busy / mean)), 12_000)
+    steps = min(
+        chance.choice((6, 10, 25) if kind == "graphs" else (1, 3, 6, 10, 25)), kernels // 20
+    )
+    functions = chance.choice((5, 30, 150))
+    shapes = min(functions * chance.choice((1, 2, 4)), kernels // steps)
+    return Pattern(
+        f"{DRAWN}-{seed}",
+        ms,
+        kernels,
+        min(functions, shapes),
+        shapes,
+        us,
+        streams,
+        0,
+        busy,
+        steps=steps,
+        talking=chance.uniform(10, 50) if streams > 1 and chance.random() < 0.6 else 0,
+        awaited=chance.choice((0, 0.1, 0.5, 1)),
+        copies=chance.choice((0, 10, 300, 1000)),
+        queries=chance.choice((0, 0, 3000)),
+        tried=chance.choice((0, 0, 0, 200)) if streams > 1 else 0,
+        blocks=chance.choice((0, 0, 100)),
+        graphs=kind == "graphs",
+        ahead=kind == "ahead",
+    )
 
 
 def _make(pattern: Pattern, seed: str) -> Trace:

@@ -68,3 +68,22 @@ def test_all_work_of_a_pattern_is_played(name):
 def test_unknown_pattern_is_named():
     with pytest.raises(errors.UsageError, match="pattern 'sleeping': must be one of forward"):
         synthetic.make("sleeping")
+
+
+def test_drawn_patterns_differ_and_depend_on_the_seed_alone():
+    drawn = [synthetic.draw(seed) for seed in range(1, 41)]
+    assert drawn == [synthetic.draw(seed) for seed in range(1, 41)]
+    assert {pattern.streams for pattern in drawn} == {1, 2, 3, 4}
+    assert {(pattern.graphs, pattern.ahead) for pattern in drawn} == {
+        (False, False),
+        (True, False),
+        (False, True),
+    }
+    assert all(pattern.kernels >= pattern.steps * pattern.shapes for pattern in drawn)
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_drawn_pattern_can_be_replayed(seed):
+    trace = synthetic.make(synthetic.DRAWN, seed)
+    assert synthetic.measure(trace).busy > 0
+    assert plan.compile_trace(trace).threads

@@ -51,13 +51,13 @@ static struct busy_bin *bin_of(struct busy *busy, uint64_t number)
 }
 
 /* How much of what the piece is taken to have had up to here it may have had later. */
-static uint32_t movable(const struct busy_piece *piece, uint64_t at_ns)
+static int64_t movable(const struct busy_piece *piece, uint64_t at_ns)
 {
     int64_t left = (int64_t) (piece->until_ns - at_ns);
     int64_t had =
         part_of(piece->taken_ns, at_ns - piece->from_ns, piece->until_ns - piece->from_ns);
 
-    return (uint32_t) within(left - (piece->taken_ns - had), 0, had);
+    return within(left - (piece->taken_ns - had), 0, had);
 }
 
 static int64_t add_to_bin(struct busy_bin *bin, const struct busy_piece *piece, uint64_t from_ns,

@@ -34,13 +34,12 @@ struct busy_bin {
     uint32_t taken_ns;   /* sum of the device time that they took, */
     uint32_t largest_ns; /* and the most of one of them */
     uint32_t counted_ns; /* the union's part of that */
-    uint32_t
-        movable_ns; /* of what pieces had up to its end, the most that they may have had later */
-    uint32_t rate;  /* the part of the device's time that the process could have, of BUSY_WHOLE;
-                       0: not known yet */
-    int exact;      /* that is not a guess */
-    int guessed;    /* the cost of some of it was unknown, */
-    int mixed;      /* or is the mean of very different ones */
+    int64_t movable_ns;  /* what pieces had up to its end, as far as it may have been later */
+    uint32_t rate; /* the part of the device's time that the process could have, of BUSY_WHOLE;
+                      0: not known yet */
+    int exact;     /* that is not a guess */
+    int guessed;   /* the cost of some of it was unknown, */
+    int mixed;     /* or is the mean of very different ones */
 };
 
 struct busy {

@@ -331,6 +331,18 @@ static void test_review_carries_excess_to_next_bin(void)
     CHECK_EQUAL("the third has no work to take", grown, 0);
 }
 
+/* Together they may have had 4.3 s later, which 32 bits do not hold. */
+static void test_review_carries_excess_of_many_long_pieces(void)
+{
+    int64_t half = INT64_C(1) << 29, later = 0, grown;
+
+    for (int i = 0; i < 16; i++)
+        add_part(BIN - half, BIN + half, half);
+    know(0, BUSY_WHOLE);
+    review(0, &later, &grown);
+    CHECK_EQUAL("each had a half of the bin, which holds two", later, 7 * BIN);
+}
+
 /* Two pieces ran in all of the first bin, and a third one afterwards. */
 static void test_review_carries_nothing_that_must_have_overlapped(void)
 {
@@ -568,6 +580,7 @@ int main(void)
         test_bin_records_guessed_time,
         test_review_of_bin_with_unknown_time,
         test_review_carries_excess_to_next_bin,
+        test_review_carries_excess_of_many_long_pieces,
         test_review_carries_nothing_that_must_have_overlapped,
         test_review_carries_all_excess_beside_others,
         test_review_carries_at_most_the_rate_of_each_bin,

@@ -5,10 +5,9 @@
  * then reads the quota; the supervisor closes the gate in the quota and then reads the slots.
  */
 #include "shim/suspension.h"
+#include "core/slots.h"
 
 #include <time.h>
-
-#include "core/slots.h"
 
 #define POLL_NS 2000000
 

@@ -15,8 +15,7 @@ struct deferred {
     struct deferred *next;
     struct allocation allocation;
     CUevent event; /* NULL: recording failed, so only the end of a context settles the free */
-    const struct context
-        *context; /* of stream and event; NULL: the shim did not see its creation */
+    const struct context *context; /* of stream and event; NULL: its creation was not seen */
 };
 
 int deferred_free_count;

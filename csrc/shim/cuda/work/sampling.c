@@ -86,8 +86,8 @@ void sampling_note(const struct flight_lane *lane, const struct flight_piece *pi
         return;
     }
     sample.taken_ns = larger(sample.taken_ns, 1);
-    /* It may have waited for other streams, but not since the last of them was seen to end. */
     sample.changed = lane->surprise && sample.taken_ns > CHANGED * (int64_t) piece->cost->ns;
+    /* It may have waited for other streams, but not since the last of them was seen to end. */
     sample.low_ns = sample.taken_ns;
     if (sample.crowded && ended > from)
         sample.low_ns = ended < until ? smaller(sample.taken_ns, (int64_t) (until - ended)) : 1;

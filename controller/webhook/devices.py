@@ -303,9 +303,7 @@ def _why_no_slice(pod: Object, asked: pod_request.PodRequest) -> str:
     """Return the error of a container with a share and a time slice, which would never start."""
     resource = names.GPU_SHARED_RESOURCE
     for container in _containers(pod, asked):
-        limits, requests = (
-            objects.section(container, "resources", section) for section in ("limits", "requests")
-        )
+        limits, requests = defaults.amounts(container)
         if str(limits.get(resource, requests.get(resource, "0"))) != "0":
             return (
                 f"container {container.get('name')}: asks for {resource} and for "

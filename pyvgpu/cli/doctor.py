@@ -126,17 +126,17 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
-    given = {
+    of_a_node = {
         "--state": options.state != _OF_A_NODE.state,
         "--kubelet": options.kubelet != _OF_A_NODE.kubelet,
         "--cdi": options.cdi != _OF_A_NODE.specifications,
         "--agent": options.agent != _OF_A_NODE.agent,
     }
-    if any(given.values()) and not options.node:
-        flag = next(flag for flag, differs in given.items() if differs)
-        raise errors.UsageError(
-            f"{flag}: has no effect without --node, such as in `pyvgpu doctor --node`"
-        )
+    for flag, is_given in of_a_node.items():
+        if is_given and not options.node:
+            raise errors.UsageError(
+                f"{flag}: has no effect without --node, such as in `pyvgpu doctor --node`"
+            )
     if options.simulate is None:
         return
     simulator.parse_machine(options.simulate)

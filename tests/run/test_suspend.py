@@ -249,10 +249,7 @@ def test_a_program_that_ends_while_it_is_suspended_is_reported(slow, name):
         made.send(HOLDING)
         assert made.answer() is True
         (process,) = slow.listed(name)["processes"]
-        with subprocess.Popen(
-            [PYVGPU, "suspend", name], env=slow.environment, stderr=subprocess.PIPE, text=True
-        ) as command:
-            wait_until(lambda: is_gated(name))
+        with suspending(slow, name) as command:
             os.kill(process["pid"], signal.SIGKILL)
             said = command.communicate()[1]
         assert (command.returncode, said) == (69, f"pyvgpu: {name}: its program has just ended\n")
@@ -308,6 +305,16 @@ def is_gated(name):
     return found.limits.suspension.gated
 
 
+@contextlib.contextmanager
+def suspending(runner, name):
+    """Suspend a run; yields the command, with its stderr, once the suspension has begun."""
+    with subprocess.Popen(
+        [PYVGPU, "suspend", name], env=runner.environment, stderr=subprocess.PIPE, text=True
+    ) as command:
+        wait_until(lambda: is_gated(name))
+        yield command
+
+
 def children_of_driver_calls(supervisor):
     """Return the pids of the supervisor's children that call the driver."""
     found = []
@@ -338,10 +345,7 @@ def test_a_run_goes_on_if_the_caller_of_the_driver_is_killed(slow, name):
     with tenant(slow, name, "--vmemory", "4GiB") as made:
         made.send(HOLDING)
         assert made.answer() is True
-        with subprocess.Popen(
-            [PYVGPU, "suspend", name], env=slow.environment, stderr=subprocess.PIPE, text=True
-        ) as command:
-            wait_until(lambda: is_gated(name))
+        with suspending(slow, name) as command:
             (caller,) = children_of_driver_calls(made.process.pid)
             made.send("answer(is_intact(p))")  # it waits from the lock on, or is answered before
             os.kill(caller, signal.SIGKILL)
@@ -357,10 +361,7 @@ def test_a_process_that_is_stopped_meanwhile_goes_on_once_it_is_continued(slow, 
         made.send(HOLDING)
         assert made.answer() is True
         (process,) = slow.listed(name)["processes"]
-        with subprocess.Popen(
-            [PYVGPU, "suspend", name], env=slow.environment, stderr=subprocess.PIPE, text=True
-        ) as command:
-            wait_until(lambda: is_gated(name))
+        with suspending(slow, name) as command:
             os.kill(process["pid"], signal.SIGSTOP)
             assert "`kill -CONT" in command.stderr.read()
         assert slow.listed(name)["state"] == "running"

@@ -59,6 +59,18 @@ class SlotProcesses:
         except OSError:
             return False
 
+    def writers(self) -> Iterator[int]:
+        """Yield the machine's pids that have the usage file mapped for writing.
+
+        Those of processes that load the shim, and of children that they forked, even if these
+        have no slot; the arbiter only reads it.
+        """
+        for folder in self._proc.iterdir():
+            if folder.name.isdigit():
+                with contextlib.suppress(OSError):  # it has ended, or we may not inspect it
+                    if self._has_mapped(folder, b"rw"):
+                        yield int(folder.name)
+
     def likely_slot_of(self, pid: int, processes: Sequence[region.SlotUsage]) -> int | None:
         """Return the slot of a process that is known to be in the region's container.
 
@@ -125,11 +137,15 @@ class SlotProcesses:
                 self._known[pid] = known
         return known[1]
 
-    def _has_mapped(self, folder: Path) -> bool:
+    def _has_mapped(self, folder: Path, access: bytes = b"") -> bool:
         for line in _maps(folder).split(b"\n"):
             # Do not compare the device: some file systems show another one here than in stat().
             fields = line.split(maxsplit=5)
-            if len(fields) == _FIELDS and fields[4] == self._inode:
+            if (
+                len(fields) == _FIELDS
+                and fields[4] == self._inode
+                and fields[1].startswith(access)
+            ):
                 path = fields[5].removesuffix(_DELETED)
                 if path.rpartition(b"/")[2] == names.USAGE_FILE.encode():
                     return True

@@ -16,7 +16,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors, log, names, region
-from pyvgpu.machine import move_record
+from pyvgpu.machine import move_record, process_identity
 from pyvgpu.run import checkpoint_calls, suspend_operation, suspension
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pyvgpu.machine.holders import LiveReservation
 
 _REPORT_SECONDS = 2.0  # for the client to read the report of a lost process
+_SCANS = 2  # of all processes
 _STOP_SECONDS = 5.0  # for a call in progress when the run ends
 
 
@@ -270,7 +271,8 @@ def _succeeded(
 def kill_suspended(folder: Path) -> None:
     """Kill the processes of the run in *folder* if it is gated; its supervisor is dead.
 
-    Nothing could resume them. Raises OSError or DataError if its files cannot be read.
+    Nothing could resume them, nor the calls of children that they forked. Raises OSError or
+    DataError if its files cannot be read.
     """
     quota = os.open(folder / names.QUOTA_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
@@ -278,8 +280,10 @@ def kill_suspended(folder: Path) -> None:
             return
         usage = os.open(folder / names.USAGE_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            for target in suspend_operation.find_processes(usage)[0]:
-                target.kill()
+            processes = process_identity.SlotProcesses(usage)
+            for _ in range(_SCANS):  # a process may fork until it is killed
+                for pid in processes.writers():
+                    suspend_operation.Target(pid, process_identity.began(pid)).kill()
         finally:
             os.close(usage)
     finally:

@@ -511,3 +511,16 @@ def test_a_thread_that_is_cancelled_while_it_waits_is_not_counted_any_more(runne
         made.send("go on")
         assert made.answer() == "cancelled"
         assert waiting_threads(name) == [0]
+
+
+def test_a_plain_forked_child_of_a_suspended_run_ends_with_its_supervisor(runner, name):
+    with tenant(runner, name, "--vmemory", "4GiB") as made:
+        made.send(HOLDING)
+        assert made.answer() is True
+        made.send("f = os.fork() or (time.sleep(600), os._exit(0)); answer(f)")
+        forked = made.answer()
+        began = process_identity.began(forked)
+        done(pyvgpu(runner, "suspend", name))
+        made.process.kill()
+        wait_until(lambda: process_identity.began(forked) != began)
+        wait_until(lambda: reservation_folders(name) == [])

@@ -19,8 +19,6 @@ from pyvgpu.allocator import (
     amounts,
     datatypes,
     device_selector,
-    isolation,
-    mig_placement,
     requests,
 )
 from pyvgpu.controller.scheduler import choices, other_groups
@@ -298,10 +296,7 @@ def _asked(asking: Iterable[_Asking], noted: Object, namespace: str, unit: int |
             if vcore or units:
                 count = selection.count_of(name)
                 need = requests.read(vcore, units, count)
-                if selection.selector.mig:
-                    mig_placement.check_need(need)
-                if selection.selector.mps:
-                    isolation.check_need(need)
+                device_selector.check_need(selection.selector, need)
                 if unit is not None:
                     memory = RESOURCES[is_of_gaia(entry)][1]
                     amounts.check_units(units, unit, need.count, memory)

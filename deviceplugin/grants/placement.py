@@ -14,8 +14,6 @@ from pyvgpu.allocator import (
     datatypes,
     device_selector,
     free_capacity,
-    isolation,
-    mig_placement,
     placement_explanation,
     pod_placement,
     requests,
@@ -135,16 +133,10 @@ def _need(
 
 
 def check_needs(selector: datatypes.Selector, requested: Iterable[datatypes.Container]) -> None:
-    """Raise RefusedError for a container that cannot be served by MIG instances or MPS.
-
-    Only the means that the pod's *selector* requests are checked.
-    """
+    """Raise RefusedError for a container that no device of the pod's *selector* can ever serve."""
     for part in requested:
         try:
-            if selector.mig:
-                mig_placement.check_need(part.need)
-            if selector.mps:
-                isolation.check_need(part.need)
+            device_selector.check_need(selector, part.need)
         except errors.UsageError as exc:
             raise RefusedError(f"container {part.name}: {exc}", final=True) from exc
 

@@ -38,6 +38,8 @@ _WORDS = {  # the annotation: the field of a selector, and an example
     names.NOT_DEVICE_MODELS_ANNOTATION: ("not_models", "T4"),
     names.DEVICE_CLASSES_ANNOTATION: ("classes", "fast,large"),
 }
+_MIG_UUID = re.compile(rf"^{names.MIG_UUID_PREFIX}")
+_MIG_MODEL = re.compile(r"\bmig\b", re.IGNORECASE)  # NVIDIA H100 MIG 3g.40gb
 ANNOTATIONS = (
     *_WORDS,
     names.DEVICE_NUMA_ANNOTATION,
@@ -93,6 +95,12 @@ def read(annotations: Mapping[str, str]) -> DeviceSelector:
         if memory is None
         else quantity.parse_size(memory, names.DEVICE_MEMORY_ANNOTATION),
     )
+    if selector.mig and (only := _only_mig_devices(selector)):
+        raise errors.UsageError(
+            f"{only} with {names.MIG_ANNOTATION} or {names.ISOLATION_ANNOTATION} hardware: it "
+            "selects MIG devices that exist, and the others request a new instance of a GPU; "
+            f"valid would be either of them, or {names.DEVICE_MODELS_ANNOTATION} H100, the GPU"
+        )
     count, counts = _counts(annotations.get(names.DEVICE_COUNT_ANNOTATION))
     return DeviceSelector(
         selector,
@@ -116,6 +124,30 @@ def _mig(annotations: Mapping[str, str]) -> str:
             f"valid would be {names.ISOLATION_ANNOTATION} hardware, or to leave it out"
         )
     return mig_placement.check_name(profile)
+
+
+def check_need(selector: datatypes.Selector, need: datatypes.ContainerNeed) -> None:
+    """Raise UsageError if no device that *selector* allows can ever serve *need*."""
+    if selector.mig:
+        mig_placement.check_need(need)
+    if selector.mps:
+        isolation.check_need(need)
+    if need.count > 1 and (only := _only_mig_devices(selector)):
+        raise errors.UsageError(
+            f"{need.count} devices with {only}, which selects MIG devices only: a process sees "
+            f"one MIG device; valid would be at most {quantity.WHOLE_DEVICE} vcore, or GPUs"
+        )
+
+
+def _only_mig_devices(selector: datatypes.Selector) -> str:
+    """Return the annotation by which *selector* allows only MIG devices; empty if none does."""
+    for name, words, part in (
+        (names.DEVICE_UUIDS_ANNOTATION, selector.uuids, _MIG_UUID),
+        (names.DEVICE_MODELS_ANNOTATION, selector.models, _MIG_MODEL),
+    ):
+        if words and all(map(part.search, words)):
+            return f"{name} {','.join(sorted(words))[:40]!r}"
+    return ""
 
 
 def _words(name: str, text: str, example: str) -> frozenset[str]:

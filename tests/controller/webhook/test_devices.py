@@ -480,6 +480,21 @@ CUT = mig_profiles.gpu()
         ({"pyvgpu.io/mig": "small"}, 10, "must be the name of a MIG profile"),
         ({"pyvgpu.io/mig": "1g.10gb", "pyvgpu.io/isolation": "quota"}, 10, "isolated by hardware"),
         ({"pyvgpu.io/isolation": "hardware"}, 200, "a container gets one instance"),
+        (
+            {"pyvgpu.io/mig": "1g.10gb", "pyvgpu.io/device-models": "MIG 1g.10gb, mig 2g.20gb"},
+            10,
+            "device-models 'MIG 1g.10gb,mig 2g.20gb' with pyvgpu.io/mig or",
+        ),
+        (
+            {"pyvgpu.io/isolation": "hardware", "pyvgpu.io/device-uuids": "MIG-1"},
+            10,
+            "device-uuids 'MIG-1' with pyvgpu.io/mig or pyvgpu.io/isolation hardware: it selects",
+        ),
+        (
+            {"pyvgpu.io/device-models": "MIG 3g.40gb"},
+            200,
+            "container a: 2 devices with pyvgpu.io/device-models 'MIG 3g.40gb', which selects MIG",
+        ),
         ({"pyvgpu.io/isolation": "hard"}, 10, "must be quota, hardware or mps"),
     ],
 )
@@ -493,7 +508,12 @@ def test_instances_that_no_known_gpu_has_are_refused_with_the_valid_profiles(
 
 
 @pytest.mark.parametrize(
-    "annotations", [{"pyvgpu.io/mig": "1g.10gb"}, {"pyvgpu.io/isolation": "hardware"}]
+    "annotations",
+    [
+        {"pyvgpu.io/mig": "1g.10gb"},
+        {"pyvgpu.io/isolation": "hardware"},
+        {"pyvgpu.io/mig": "1g.10gb", "pyvgpu.io/device-models": "100,MIG 1g.10gb"},
+    ],
 )
 def test_instances_that_a_known_gpu_has_are_admitted(annotations):
     pod = gpu.pod(gpu.container("a", 10, 4), annotations=annotations)

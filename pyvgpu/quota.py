@@ -93,7 +93,12 @@ class Quota:
         """Under MPS vcore is a part of the SMs: the options of time have no meaning."""
         if self.isolation is not Isolation.MPS:
             return
-        if self.policy is not TimePolicy.HARD or self.vcore_limit is not None:
+        if self.vcore_limit is not None:
+            raise errors.UsageError(
+                f"vcore limit {self.vcore_limit}: has no meaning under MPS, where vcore is a "
+                "fixed part of the SMs; valid would be to leave it out"
+            )
+        if self.policy is not TimePolicy.HARD:
             raise errors.UsageError(
                 "policy elastic: must be hard under MPS, where vcore is a fixed part of the SMs"
             )

@@ -80,6 +80,7 @@ def fit(asked: quota.Quota, chosen: device.Device) -> Share:
         vmemory = usable_bytes(chosen, asked.isolation)
         if vcore < quantity.WHOLE_DEVICE:
             vmemory = quantity.round_down(vmemory * vcore // quantity.WHOLE_DEVICE)
+            _check_default(chosen, vcore, vmemory)
     return Share(
         chosen,
         vcore,
@@ -89,6 +90,19 @@ def fit(asked: quota.Quota, chosen: device.Device) -> Share:
         asked.priority,
         asked.isolation,
     )
+
+
+def _check_default(chosen: device.Device, vcore: int, vmemory: int) -> None:
+    """Raise UsageError if *vcore* percent of a device's memory, in bytes, is too little."""
+    least = chosen.context_bytes + LEAST_ROOM_BYTES
+    if vmemory < least:
+        raise errors.UsageError(
+            f"vcore {vcore} without a vmemory: {vcore} percent of {chosen.label} is "
+            f"{quantity.format_size(vmemory)} of memory, and a share needs at least "
+            f"{quantity.format_exact(least)}, because a CUDA context alone takes "
+            f"{quantity.format_size(chosen.context_bytes)}; valid would be --vmemory "
+            f"{quantity.format_exact(least)}"
+        )
 
 
 def change(held: Share, wanted: quota.QuotaChange) -> Share:

@@ -42,6 +42,7 @@ def check_time_sharing(
     if isolation is quota.Isolation.MPS:
         quota.Quota(
             policy=quota.TimePolicy.HARD if time_sharing is None else time_sharing.policy,
+            vcore_limit=None if time_sharing is None else time_sharing.ceiling,
             priority=priority or quota.Priority.NORMAL,
             isolation=isolation,
         )

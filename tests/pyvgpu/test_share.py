@@ -38,8 +38,13 @@ def test_quota_above_the_device_names_its_memory():
 
 
 def test_small_percentage_is_refused_as_too_little_memory():
-    with pytest.raises(errors.UsageError, match="must be at least 576MiB"):
-        share.fit(quota.Quota(vcore=1), dataclasses.replace(H100, memory_bytes=16 * GIB))
+    small = dataclasses.replace(H100, memory_bytes=16 * GIB)
+    with pytest.raises(errors.UsageError) as caught:
+        share.fit(quota.Quota(vcore=1, isolation=quota.Isolation.MPS), small)
+    said = str(caught.value)
+    assert said.startswith("vcore 1 without a vmemory: 1 percent of "), "none was given"
+    assert said.endswith("valid would be --vmemory 576MiB")
+    assert share.fit(quota.Quota(vcore=1, vmemory=576 << 20), small).vcore == 1
 
 
 def test_elastic_may_reach_the_whole_device():

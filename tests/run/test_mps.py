@@ -248,6 +248,7 @@ def test_a_driver_without_the_daemon_is_refused(runner, machine, tmp_path, monke
     [
         (("--policy", "elastic", "--vcore", "50"), "must be hard under MPS"),
         (("--priority", "low"), "must be normal under MPS"),
+        (("--vcore", "20", "--vcore-limit", "50"), "vcore limit 50: has no meaning under MPS"),
     ],
 )
 def test_options_of_time_are_refused(runner, options, said):

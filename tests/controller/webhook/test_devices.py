@@ -543,6 +543,7 @@ def test_options_of_time_without_effect_on_instances_are_warned_of(option):
         ({}, 100, "whole devices are requested; valid would be 1 to 99 vcore"),
         ({"pyvgpu.io/device-count": "2"}, 50, "shares of 2 devices are requested"),
         ({"pyvgpu.io/vcore-policy": "elastic"}, 50, "must be hard under MPS"),
+        ({"pyvgpu.io/vcore-limit": "60"}, 50, "vcore limit 60: has no meaning under MPS"),
         ({"pyvgpu.io/priority": "high"}, 50, "must be normal under MPS"),
     ],
 )

@@ -59,6 +59,7 @@ class TimeSlicing:
 
     replicas: int = 0  # containers for each device; 0: no device is offered so
     resource: str = names.GPU_SHARED_RESOURCE
+    same_device: bool = False  # a container may get several slices of one device
 
     @property
     def is_foreign(self) -> bool:

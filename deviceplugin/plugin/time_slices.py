@@ -200,6 +200,7 @@ class TimeSlices:
         self, settings: TimeSlicing, node: TimeSliceNode, kubelet: interfaces.KubeletSources
     ) -> None:
         self._replicas = settings.replicas
+        self._same_device = settings.same_device
         self._node = node
         self._kubelet = kubelet
         self.offer = offers.Offer(resource(settings.resource))
@@ -212,16 +213,20 @@ class TimeSlices:
     ) -> plugin_messages.AllocateResponse:
         """Answer with the CDI device of the devices that the ids name.
 
-        RefusedError if one of them takes no new containers, or is named by two ids.
+        RefusedError if one of them takes no new containers, or is named by two ids, unless the
+        settings allow that.
         """
         uuids = devices_of(given)
         if len(uuids) < len(given):
-            raise RefusedError(
+            useless = RefusedError(
                 f"{self.offer.resource.name} {len(given)}: a container gets no more of a device "
                 "by a second slice of it, and others have none left; valid would be "
                 f"{self.offer.resource.name} {len(uuids)}",
                 final=True,
             )
+            if not self._same_device:
+                raise useless
+            log.warning("%s", useless)
         self._check(uuids, new=True)
         return plugin_messages.AllocateResponse(
             {}, (f"{names.TIME_SLICE_KIND}={cdi_name(uuids)}",)

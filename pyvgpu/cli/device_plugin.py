@@ -227,6 +227,13 @@ SHARING = Group(
             _resource,
         ),
         Option(
+            "--time-slicing-same-device",
+            "",
+            "same_device",
+            "a container that requests several slices may get them of fewer devices than that if "
+            "no others have any left, as with NVIDIA's plugin (refused)",
+        ),
+        Option(
             "--allocation-switch-delay",
             "SECONDS",
             "switch_seconds",
@@ -478,7 +485,9 @@ def settings_of(
     said = {"verbose": found.pop("verbose", False), **SAYING.read(options)}
     rules = dataclasses.replace(agent_settings.HealthRules(), **HEALTH.read(options))
     slicing = agent_settings.TimeSlicing(
-        found.pop("replicas", 0), found.pop("slice_resource", names.GPU_SHARED_RESOURCE)
+        found.pop("replicas", 0),
+        found.pop("slice_resource", names.GPU_SHARED_RESOURCE),
+        found.pop("same_device", False),
     )
     found["oversubscription"] = _oversubscription(found)
     found["apis"] = _apis(found.get("apis", ()), slicing, api)
@@ -537,6 +546,11 @@ def _apis(
         raise errors.UsageError(
             f"--time-slicing-resource {slicing.resource}: needs a number of containers for each "
             "device, such as --time-slicing-replicas 4"
+        )
+    if not slicing.replicas and slicing.same_device:
+        raise errors.UsageError(
+            "--time-slicing-same-device: needs a number of containers for each device, such as "
+            "--time-slicing-replicas 4"
         )
     return found
 

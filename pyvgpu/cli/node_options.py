@@ -27,6 +27,7 @@ ALLOWED = {
     "--allocation-api": "--allocation-api=dra",
     "--time-slicing-replicas": "--time-slicing-replicas=4",
     "--time-slicing-resource": "--time-slicing-resource=nvidia.com/gpu.shared",
+    "--time-slicing-same-device": "--time-slicing-same-device",
     "--allocation-switch-delay": "--allocation-switch-delay=60",
     "--beside-nvidia": "--beside-nvidia",
     "--bind-deadline": "--bind-deadline=600",

@@ -229,6 +229,8 @@ def test_time_slices_are_off_unless_replicas_are_set():
     device_plugin.prepare_parser(options)
     found, _ = device_plugin.settings_of(options.parse_args(said[1:]))
     assert found.time_slicing == agent_settings.TimeSlicing(4, "nvidia.com/gpu.shared")
+    more = arguments(made(*shared, "agent.timeSlicing.sameDevice=true"), "DaemonSet", "agent")
+    assert set(more) - set(said) == {"--time-slicing-same-device"}
 
 
 def test_oversubscription_is_off_unless_a_ratio_is_set():

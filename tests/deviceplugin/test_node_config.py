@@ -107,7 +107,8 @@ def test_other_and_invalid_options_are_refused(line, words):
 
 @pytest.mark.parametrize("example", node_options.ALLOWED.values())
 def test_examples_in_messages_are_valid(example):
-    more = ("--time-slicing-replicas=2",) if "time-slicing-resource" in example else ()
+    needs = ("--time-slicing-resource", "--time-slicing-same-device")
+    more = ("--time-slicing-replicas=2",) if example.startswith(needs) else ()
     assert settings_with(example, *more) != settings_with()
 
 

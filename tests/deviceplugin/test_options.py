@@ -180,6 +180,7 @@ def test_all_devices_are_sliced_unless_their_api_is_given():
             ("--time-slicing-replicas", "4", "--allocation-api", "plugin"),
             "no device is left for it; such as with --allocation-api GPU-",
         ),
+        (("--time-slicing-same-device",), "such as --time-slicing-replicas 4"),
         (("--time-slicing-replicas", "4", "--no-require-cdi"), "need CDI; leave out"),
     ],
 )

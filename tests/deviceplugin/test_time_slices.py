@@ -130,7 +130,7 @@ def test_names_of_other_domains_may_belong_to_another_plugin(resource, foreign):
 def slices(kubelet):
     """Return a function that makes time slices on a node with the devices A and B."""
 
-    def make(**more):
+    def make(*, same_device=False, **more):
         resource = time_slices.resource(SHARED)
         sources = interfaces.KubeletSources(
             checkpoint_file.CheckpointFile(kubelet.folder, (*device_ids.EITHER, resource)),
@@ -148,7 +148,9 @@ def slices(kubelet):
             **more,
         }
         return time_slices.TimeSlices(
-            agent_settings.TimeSlicing(2), time_slices.TimeSliceNode(**view), sources
+            agent_settings.TimeSlicing(2, same_device=same_device),
+            time_slices.TimeSliceNode(**view),
+            sources,
         )
 
     return make
@@ -247,6 +249,17 @@ def test_second_slice_of_a_device_is_refused(slices):
     assert str(raised.value).endswith(f"valid would be {SHARED} 1")
     both = frozenset({f"{A}::0", f"{B}::1"})
     assert slices().allocate(device_ids.ResourceKind.TIME_SLICE, both).cdi_devices
+
+
+def test_second_slice_of_a_device_may_be_allowed(slices, caplog):
+    made, kind = slices(same_device=True), device_ids.ResourceKind.TIME_SLICE
+    once, twice = (
+        made.allocate(kind, frozenset(f"{A}::{number}" for number in range(size)))
+        for size in (1, 2)
+    )
+    assert twice == once
+    (warning,) = caplog.messages
+    assert warning.startswith(f"{SHARED} 2: a container gets no more of a device by a second")
 
 
 # --- the whole agent ----------------------------------------------------------------------------

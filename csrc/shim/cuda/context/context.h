@@ -76,13 +76,6 @@ static inline uint64_t context_green_reserve(unsigned device)
  * one thread only, and its events and streams belong to its primary context. */
 CUcontext context_to_push(CUcontext handle);
 
-/* Whether *stream* is an object with a context of its own, not one of the default streams, which
- * belong to the current context. */
-static inline int context_owns_stream(CUstream stream)
-{
-    return stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
-}
-
 void context_after_fork(void);
 
 #endif

@@ -5,6 +5,7 @@
 #include "shim/cuda/memory/deferred_free.h"
 #include "shim/cuda/memory/charge.h"
 #include "shim/cuda/memory/physical.h"
+#include "shim/cuda/work/stream.h"
 #include "shim/driver.h"
 #include "core/mutex.h"
 
@@ -29,7 +30,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
  * the stream's context is made current first; default streams belong to the current one. */
 static CUresult record_event(struct deferred *deferred, CUstream stream, event_record *record)
 {
-    int named = context_owns_stream(stream);
+    int named = stream_is_object(stream);
     CUcontext context;
     CUresult result =
         named ? driver.cuStreamGetCtx(stream, &context) : driver.cuCtxGetCurrent(&context);

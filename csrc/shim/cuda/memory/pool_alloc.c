@@ -38,8 +38,8 @@ static struct pool *pool_of_stream(CUstream stream, CUresult *error)
 
     if (likely(device >= 0))
         return pool_current((unsigned) device, error);
-    *error = context_owns_stream(stream) ? driver.cuStreamGetCtx(stream, &context)
-                                         : driver.cuCtxGetCurrent(&context);
+    *error = stream_is_object(stream) ? driver.cuStreamGetCtx(stream, &context)
+                                      : driver.cuCtxGetCurrent(&context);
     if (*error != CUDA_SUCCESS)
         return NULL;
     device = context ? context_device(context) : -1;
@@ -55,7 +55,7 @@ static OUT_OF_LINE CUresult find_context(const struct order *order)
     CUcontext context = NULL;
     CUresult result = CUDA_SUCCESS;
 
-    if (order->from_named || context_owns_stream(order->stream.handle))
+    if (order->from_named || stream_is_object(order->stream.handle))
         return CUDA_SUCCESS;
     result = driver.cuCtxGetCurrent(&context);
     return result == CUDA_SUCCESS && !context ? CUDA_ERROR_INVALID_CONTEXT : result;

@@ -51,7 +51,7 @@ static uint64_t key_of(const struct stream *stream)
     CUcontext context = NULL;
     uint64_t number = 0;
 
-    if (likely(context_owns_stream(stream->handle)))
+    if (likely(stream_is_object(stream->handle)))
         return (uint64_t) (uintptr_t) stream->handle;
     driver.cuCtxGetCurrent(&context);
     if (stream->handle == CU_STREAM_PER_THREAD || (stream->per_thread && !stream->handle)) {
@@ -115,7 +115,7 @@ static CUevent event_in(struct lane *lane, CUcontext context)
 
 static CUresult record(struct lane *lane, const struct stream *stream)
 {
-    int named = context_owns_stream(stream->handle);
+    int named = stream_is_object(stream->handle);
     CUcontext context;
     CUresult result =
         named ? driver.cuStreamGetCtx(stream->handle, &context) : driver.cuCtxGetCurrent(&context);
@@ -159,7 +159,7 @@ void pool_ranges_end_stream(CUstream stream)
 {
     struct lane *lane;
 
-    if (likely(!__atomic_load_n(&lanes, __ATOMIC_ACQUIRE)) || !context_owns_stream(stream))
+    if (likely(!__atomic_load_n(&lanes, __ATOMIC_ACQUIRE)) || !stream_is_object(stream))
         return;
     spin_lock(&locked, LOCK_POOL_RANGES);
     lane = find_lane((uint64_t) (uintptr_t) stream);

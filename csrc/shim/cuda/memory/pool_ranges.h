@@ -14,11 +14,13 @@
 #ifndef PYVGPU_SHIM_CUDA_MEMORY_POOL_RANGES_H
 #define PYVGPU_SHIM_CUDA_MEMORY_POOL_RANGES_H
 
-#include "shim/cuda/work/flight.h"
+#include "shim/cuda/work/stream.h"
 #include "shim/cuda/memory/pool.h"
 
+struct context;
+
 extern int pool_ranges_streams;     /* several streams use pools */
-extern uintptr_t pool_ranges_first; /* the first stream that used one, by flight_name() */
+extern uintptr_t pool_ranges_first; /* the first stream that used one, by stream_name() */
 
 /* A block that is being freed. */
 struct pool_ranges_block {
@@ -31,7 +33,7 @@ struct pool_ranges_block {
 /* *stream* uses a pool: it allocates or frees. */
 static inline void pool_ranges_note_stream(const struct stream *stream)
 {
-    uintptr_t name = flight_name(stream);
+    uintptr_t name = stream_name(stream);
     uintptr_t first = __atomic_load_n(&pool_ranges_first, __ATOMIC_RELAXED);
 
     if (unlikely(first != name) &&

@@ -45,7 +45,7 @@ static struct part part_of(const CUarrayMapInfo *info, CUcontext context,
     struct part part = {
         .array = (uintptr_t) info->resource.array,
         .stream = {(uintptr_t) stream->handle,
-                   context_owns_stream(stream->handle) ? 0 : (uintptr_t) context,
+                   stream_is_object(stream->handle) ? 0 : (uintptr_t) context,
                    own ? (uint64_t) pthread_self() : 0},
     };
 

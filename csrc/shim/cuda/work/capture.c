@@ -6,7 +6,6 @@
  * commands of a graphics API (CIG), and no stream joins them: those streams are remembered here.
  */
 #include "shim/cuda/work/capture.h"
-#include "shim/cuda/work/flight.h"
 #include "shim/cuda/work/mark.h"
 #include "shim/shim.h"
 #include "core/spin.h"
@@ -50,14 +49,14 @@ int capture_records(const struct stream *stream)
 {
     CUresult result;
 
-    return find_origin(flight_name(stream), 1) || is_capturing(stream, &result);
+    return find_origin(stream_name(stream), 1) || is_capturing(stream, &result);
 }
 
 int capture_forbids(const struct stream *stream)
 {
     CUresult result;
 
-    return find_origin(flight_name(stream), 1) || is_capturing(stream, &result) ||
+    return find_origin(stream_name(stream), 1) || is_capturing(stream, &result) ||
            result != CUDA_SUCCESS;
 }
 
@@ -66,7 +65,7 @@ static CUcontext context_of(const struct stream *stream)
 {
     CUcontext context = NULL;
 
-    if (context_owns_stream(stream->handle)) {
+    if (stream_is_object(stream->handle)) {
         if (driver.cuStreamGetCtx(stream->handle, &context) != CUDA_SUCCESS)
             context = NULL;
     } else {
@@ -82,14 +81,14 @@ static int remember(const struct stream *stream, int is_graphics)
     struct origin *place;
 
     spin_lock(&origins_lock, LOCK_ORIGINS);
-    place = find_origin(flight_name(stream), is_graphics); /* left by an earlier capture */
+    place = find_origin(stream_name(stream), is_graphics); /* left by an earlier capture */
     if (!place)
         place = find_origin(0, 0);
     if (place) {
         place->context = context;
         place->is_graphics = is_graphics;
-        place->is_unnamed = !context_owns_stream(stream->handle);
-        __atomic_store_n(&place->stream, flight_name(stream), __ATOMIC_RELEASE);
+        place->is_unnamed = !stream_is_object(stream->handle);
+        __atomic_store_n(&place->stream, stream_name(stream), __ATOMIC_RELEASE);
     }
     spin_unlock(&origins_lock, LOCK_ORIGINS);
     return place != NULL;
@@ -117,7 +116,7 @@ static CUresult begin(struct stream stream)
     if (!shim.open)
         return CUDA_ERROR_NOT_INITIALIZED;
     __atomic_add_fetch(&captures, 1, __ATOMIC_SEQ_CST);
-    if (mark_stop_or_visit(flight_name(&stream)))
+    if (mark_stop_or_visit(stream_name(&stream)))
         mark_leave();
     else
         mark_end_visit();
@@ -189,7 +188,7 @@ static CUresult end(struct stream stream, CUgraph *graph)
     was_capturing = is_capturing(&stream, &asked);
     result = STREAM_CALL(&stream, cuStreamEndCapture)(stream.handle, graph);
     if (was_capturing && !is_capturing(&stream, &asked) && asked == CUDA_SUCCESS) {
-        struct origin *place = find_origin(flight_name(&stream), 0);
+        struct origin *place = find_origin(stream_name(&stream), 0);
 
         if (place)
             forget(place);
@@ -248,7 +247,7 @@ CUresult cuStreamBeginCaptureToCig_ptsz(CUstream stream, CUstreamCigCaptureParam
 
 static CUresult end_graphics(struct stream stream)
 {
-    struct origin *place = find_origin(flight_name(&stream), 1);
+    struct origin *place = find_origin(stream_name(&stream), 1);
     CUresult result;
 
     if (!shim.open)

@@ -24,7 +24,6 @@ enum {
     IDLE_EVERY = 2, /* one of so many launches on an idle device is measured */
 };
 
-__thread char flight_thread;
 __thread struct flight_lane *flight_own[FLIGHT_OWN];
 
 /* The lane of the launch that is being made by the thread that holds the marks. */
@@ -84,7 +83,7 @@ void flight_drop(struct flight_lane *lane)
 static struct flight_lane *find_lane(const struct pace_device *device, uintptr_t name)
 {
     FLIGHT_EACH(lane)
-    if (lane->name == name && lane->thread == &flight_thread && lane->device == device)
+    if (lane->name == name && lane->thread == &stream_thread && lane->device == device)
         return lane;
     return NULL;
 }
@@ -113,7 +112,7 @@ static uint32_t first_need(const struct pace_device *device, uintptr_t name)
 
 struct flight_lane *flight_take_lane(struct pace_device *device, const struct stream *stream)
 {
-    uintptr_t name = flight_name(stream);
+    uintptr_t name = stream_name(stream);
     struct flight_lane *lane = find_lane(device, name);
 
     if (!lane) {
@@ -124,12 +123,12 @@ struct flight_lane *flight_take_lane(struct pace_device *device, const struct st
             return NULL;
         flight_drop(lane);
         *lane = (struct flight_lane) {.name = name,
-                                      .thread = &flight_thread,
+                                      .thread = &stream_thread,
                                       .device = device,
                                       .need = need,
                                       .chunk_ns = MILLISECOND,
                                       .stream = *stream};
-        if (context_owns_stream(stream->handle) &&
+        if (stream_is_object(stream->handle) &&
             driver.cuStreamGetCtx(stream->handle, &lane->context) != CUDA_SUCCESS)
             lane->context = NULL;
     }
@@ -141,8 +140,8 @@ int flight_may_mark(const struct flight_lane *lane)
 {
     if (flight_is_orphan(lane))
         return 0;
-    if (lane->thread != &flight_thread)
-        return context_owns_stream(lane->stream.handle) && !capture_is_going_on();
+    if (lane->thread != &stream_thread)
+        return stream_is_object(lane->stream.handle) && !capture_is_going_on();
     if (!capture_is_going_on())
         return 1;
     /* A mark in the legacy stream breaks a capture in a stream that synchronises with it, which may
@@ -205,7 +204,7 @@ void flight_note_wait(struct flight_lane *lane, int alone, uint64_t now)
 
 int flight_has_ended(const struct flight_lane *lane)
 {
-    return lane->thread == &flight_thread || lane->waited_for_ns == flight_spent(lane);
+    return lane->thread == &stream_thread || lane->waited_for_ns == flight_spent(lane);
 }
 
 int64_t flight_unmarked(const struct flight_lane *lane)
@@ -361,7 +360,7 @@ void flight_end_sample(struct flight_lane *lane, int marked)
 int flight_has_others(void)
 {
     FLIGHT_EACH(lane)
-    if (lane->thread != &flight_thread && !flight_is_orphan(lane))
+    if (lane->thread != &stream_thread && !flight_is_orphan(lane))
         return 1;
     return 0;
 }

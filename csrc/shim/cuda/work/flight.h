@@ -16,7 +16,6 @@
 
 #include "core/clock.h"
 #include "core/costs.h"
-#include "shim/cuda/context/context.h"
 #include "shim/cuda/work/mark.h"
 #include "core/governor.h"
 
@@ -57,7 +56,7 @@ struct flight_lane {
     /* owned by its thread */
     int64_t left_ns; /* of the time that was bought */
     uint32_t need;   /* enum flight_need; others set it, too */
-    uintptr_t name;  /* see flight_name(); 0: free */
+    uintptr_t name;  /* see stream_name(); 0: free */
     const char *thread;
     struct pace_device *device;
     /* owned by the thread that holds the marks */
@@ -89,19 +88,8 @@ struct flight_lane {
     int doubted;           /* waits that still get a mark, since one took longer than expected */
 };
 
-extern __thread char flight_thread __attribute__((tls_model("initial-exec")));
 extern __thread struct flight_lane *flight_own[FLIGHT_OWN]
     __attribute__((tls_model("initial-exec")));
-
-/* A stream's identity: the per-thread default stream is named by its thread. */
-static inline uintptr_t flight_name(const struct stream *stream)
-{
-    if (likely(context_owns_stream(stream->handle)))
-        return (uintptr_t) stream->handle;
-    return stream->handle == CU_STREAM_PER_THREAD || (stream->per_thread && !stream->handle)
-               ? (uintptr_t) &flight_thread
-               : (uintptr_t) CU_STREAM_LEGACY;
-}
 
 static inline unsigned flight_place(uintptr_t name)
 {
@@ -113,7 +101,7 @@ static inline struct flight_lane *flight_lane(const struct pace_device *device, 
 {
     struct flight_lane *lane = flight_own[flight_place(name)];
 
-    return likely(lane) && likely(lane->name == name) && likely(lane->thread == &flight_thread) &&
+    return likely(lane) && likely(lane->name == name) && likely(lane->thread == &stream_thread) &&
                    likely(lane->device == device)
                ? lane
                : NULL;

@@ -203,7 +203,7 @@ int flight_is_held(const struct flight_lane *lane)
 /* The age at which a piece is closed if no launch of its thread closes it. */
 static uint64_t old_ns(const struct flight_lane *lane)
 {
-    return lane->thread == &flight_thread && flight_lanes_begun(lane->device) <= VISIT_LANES
+    return lane->thread == &stream_thread && flight_lanes_begun(lane->device) <= VISIT_LANES
                ? VISIT_NS
                : OLD_NS;
 }

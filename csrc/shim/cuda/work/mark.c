@@ -2,7 +2,6 @@
 /* mark.c -- sets and reads events in the program's streams; see mark.h. */
 #include "shim/cuda/work/mark.h"
 #include "shim/cuda/work/capture.h"
-#include "shim/cuda/work/flight.h"
 #include "shim/cuda/context/context.h"
 #include "core/lock.h"
 #include "core/spin.h"
@@ -127,7 +126,7 @@ static CUresult record(CUevent event, const struct stream *stream)
 {
     CUresult result;
 
-    marked = flight_name(stream);
+    marked = stream_name(stream);
     __atomic_store_n(&state, SETTING, __ATOMIC_SEQ_CST);
     result = STREAM_CALL(stream, cuEventRecord)(event, stream->handle);
     for (unsigned tries = 0; unlikely(!change(SETTING, HELD)); tries++)
@@ -166,7 +165,7 @@ static int enter(const struct stream *stream, CUcontext *handle, int *pushed)
     if (driver.cuCtxGetCurrent(&current) != CUDA_SUCCESS)
         return -1;
     *handle = current;
-    if (context_owns_stream(stream->handle) &&
+    if (stream_is_object(stream->handle) &&
         driver.cuStreamGetCtx(stream->handle, handle) != CUDA_SUCCESS)
         return -1;
     if (!*handle)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pace.c -- pays for work, and delays launches while the budget is spent; see pace.h. */
 #include "shim/cuda/work/pace.h"
+#include "shim/cuda/context/context.h"
 #include "shim/cuda/work/limited_devices.h"
 #include "shim/driver.h"
 #include "core/number.h"
@@ -75,7 +76,7 @@ static void end_pieces(void)
     if (!mark_try())
         return;
     FLIGHT_EACH(lane)
-    if (lane->thread == &flight_thread)
+    if (lane->thread == &stream_thread)
         flight_close(lane, 0);
     mark_leave();
 }
@@ -226,7 +227,7 @@ static struct pace_device *device_of_work(void)
 
 static struct flight_lane *lane_of(struct pace_device *device, const struct stream *stream)
 {
-    struct flight_lane *lane = flight_lane(device, flight_name(stream));
+    struct flight_lane *lane = flight_lane(device, stream_name(stream));
 
     if (!lane && mark_try()) {
         lane = flight_take_lane(device, stream);
@@ -367,7 +368,7 @@ static int is_paced(void)
 /* Whether the lane is in *stream*, of any thread; or with NULL, the calling thread's. */
 static int is_in(const struct flight_lane *lane, const struct stream *stream)
 {
-    return stream ? lane->name == flight_name(stream) : lane->thread == &flight_thread;
+    return stream ? lane->name == stream_name(stream) : lane->thread == &stream_thread;
 }
 
 void pace_hold(struct stream stream)
@@ -405,7 +406,7 @@ static struct wait wait_of(const struct stream *stream)
 {
     struct wait wait = {.stream = stream};
 
-    if (stream && context_owns_stream(stream->handle))
+    if (stream && stream_is_object(stream->handle))
         return wait;
     wait.device = device_of_work();
     if (wait.device && context_count((unsigned) (wait.device - limited_devices)) > 1)
@@ -417,9 +418,9 @@ static struct wait wait_of(const struct stream *stream)
  * where there is one of each. The caller holds the marks. */
 static int ends_with(const struct flight_lane *lane, const struct wait *wait)
 {
-    if (wait->stream && lane->name != flight_name(wait->stream))
+    if (wait->stream && lane->name != stream_name(wait->stream))
         return 0;
-    if (wait->stream && context_owns_stream(wait->stream->handle))
+    if (wait->stream && stream_is_object(wait->stream->handle))
         return 1;
     if (lane->device != wait->device)
         return 0;
@@ -436,7 +437,7 @@ void pace_wait(const struct stream *stream)
     now = now_ns();
     wait = wait_of(stream);
     FLIGHT_EACH(lane)
-    if (ends_with(lane, &wait) || (lane->thread == &flight_thread && is_in(lane, stream))) {
+    if (ends_with(lane, &wait) || (lane->thread == &stream_thread && is_in(lane, stream))) {
         flight_note_wait(lane, stream != NULL, now);
         lane->visited_ns = 0;
         flight_close(lane, flight_unmarked(lane));
@@ -515,7 +516,7 @@ static void see_the_rest(CUcontext context)
     for (int ahead = 1; ahead && now < until_ns; now = now_ns()) {
         mark_stop();
         FLIGHT_EACH(lane)
-        if (lane->thread == &flight_thread)
+        if (lane->thread == &stream_thread)
             flight_close(lane, 0);
         poll_devices(now);
         ahead = is_anything_ahead(context);

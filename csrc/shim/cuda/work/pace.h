@@ -96,7 +96,7 @@ static inline CUresult pace_begin(struct pace_work *work, struct costs_key key, 
     if (unlikely(!device) || unlikely(!cost) || unlikely(cost->state < COST_SURE) ||
         capture_is_going_on())
         return pace_begin_slowly(work, &key, guess_ns, &stream);
-    lane = flight_lane(device, flight_name(&stream));
+    lane = flight_lane(device, stream_name(&stream));
     work->paid_ns = cost->ns;
     if (unlikely(!lane) || unlikely(lane->left_ns < work->paid_ns) || unlikely(lane->need))
         return pace_begin_slowly(work, &key, guess_ns, &stream);

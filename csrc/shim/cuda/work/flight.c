@@ -3,8 +3,7 @@
  * which pieces are done, sampling.c learns from those that were measured. */
 #include "shim/cuda/work/flight_lane.h"
 #include "shim/cuda/work/capture.h"
-#include "shim/cuda/work/pace.h"
-#include "shim/cuda/work/sampling.h"
+#include "shim/cuda/work/limited_devices.h"
 #include "core/number.h"
 
 #include <string.h>
@@ -59,7 +58,7 @@ int64_t flight_outstanding(const struct flight_lane *lane)
     return lane->bought_ns - first->spent_ns;
 }
 
-void flight_note_unseen(struct pace_device *device)
+void flight_note_unseen(struct limited_device *device)
 {
     device->unseen_ns = clock_now_ns(CLOCK_MONOTONIC);
 }
@@ -80,7 +79,7 @@ void flight_drop(struct flight_lane *lane)
     __atomic_store_n(&lane->name, 0, __ATOMIC_RELAXED);
 }
 
-static struct flight_lane *find_lane(const struct pace_device *device, uintptr_t name)
+static struct flight_lane *find_lane(const struct limited_device *device, uintptr_t name)
 {
     FLIGHT_EACH(lane)
     if (lane->name == name && lane->thread == &stream_thread && lane->device == device)
@@ -102,7 +101,7 @@ static struct flight_lane *free_lane(void)
 }
 
 /* A thread's first launch in a stream waits if other threads' launches there do. */
-static uint32_t first_need(const struct pace_device *device, uintptr_t name)
+static uint32_t first_need(const struct limited_device *device, uintptr_t name)
 {
     FLIGHT_EACH(lane)
     if (lane->name == name && lane->device == device && flight_waits(lane))
@@ -110,7 +109,7 @@ static uint32_t first_need(const struct pace_device *device, uintptr_t name)
     return FLIGHT_OPEN;
 }
 
-struct flight_lane *flight_take_lane(struct pace_device *device, const struct stream *stream)
+struct flight_lane *flight_take_lane(struct limited_device *device, const struct stream *stream)
 {
     uintptr_t name = stream_name(stream);
     struct flight_lane *lane = find_lane(device, name);
@@ -365,12 +364,12 @@ int flight_has_others(void)
     return 0;
 }
 
-int flight_has_begun(const struct pace_device *device)
+int flight_has_begun(const struct limited_device *device)
 {
     return device->governor.running;
 }
 
-int flight_lanes_begun(const struct pace_device *device)
+int flight_lanes_begun(const struct limited_device *device)
 {
     return (int) larger(__atomic_load_n(&device->lanes_begun, __ATOMIC_RELAXED), 1);
 }

@@ -50,7 +50,7 @@ struct flight_piece {
     int is_empty; /* measures the time of the marks themselves */
 };
 
-struct pace_device;
+struct limited_device;
 
 struct flight_lane {
     /* owned by its thread */
@@ -58,7 +58,7 @@ struct flight_lane {
     uint32_t need;   /* enum flight_need; others set it, too */
     uintptr_t name;  /* see stream_name(); 0: free */
     const char *thread;
-    struct pace_device *device;
+    struct limited_device *device;
     /* owned by the thread that holds the marks */
     struct stream stream;
     CUcontext context; /* of its stream; NULL: whichever is current */
@@ -97,7 +97,7 @@ static inline unsigned flight_place(uintptr_t name)
 }
 
 /* The calling thread's lane in a stream of *device*; NULL if it has none, or not in its cache. */
-static inline struct flight_lane *flight_lane(const struct pace_device *device, uintptr_t name)
+static inline struct flight_lane *flight_lane(const struct limited_device *device, uintptr_t name)
 {
     struct flight_lane *lane = flight_own[flight_place(name)];
 
@@ -119,7 +119,7 @@ static inline int64_t flight_spent(const struct flight_lane *lane)
 }
 
 /* Find or create the lane; NULL if all are in use. */
-struct flight_lane *flight_take_lane(struct pace_device *device, const struct stream *stream);
+struct flight_lane *flight_take_lane(struct limited_device *device, const struct stream *stream);
 
 /* The thread is about to launch work of the shape *cost* in *lane*: cut pieces where due. 1: the
  * launch is a sample; call flight_end_sample() once the driver has it. If *marked* is 0 then, it
@@ -148,23 +148,23 @@ void flight_note_idle(struct flight_lane *lane, const struct clock_view *clock,
                       struct governor *governor, uint64_t now);
 
 /* The device was given work that is in no lane, so its end will not be seen. */
-void flight_note_unseen(struct pace_device *device);
+void flight_note_unseen(struct limited_device *device);
 
 /* If the device has no work left, report it idle, and send the next launch to flight_begin(). */
-void flight_note_rest(struct pace_device *device, uint64_t now);
+void flight_note_rest(struct limited_device *device, uint64_t now);
 
 /* Find out which work is done, and report it to the governor. */
-void flight_poll(struct pace_device *device, struct governor *governor,
+void flight_poll(struct limited_device *device, struct governor *governor,
                  const struct clock_view *clock, uint64_t now);
 
 /* Whether other threads launch, too. */
 int flight_has_others(void);
 
 /* Whether the device had work of this process at the last poll. */
-int flight_has_begun(const struct pace_device *device);
+int flight_has_begun(const struct limited_device *device);
 
 /* Lanes of the device with something in flight, at least 1. */
-int flight_lanes_begun(const struct pace_device *device);
+int flight_lanes_begun(const struct limited_device *device);
 
 /* For each lane in use. */
 #define FLIGHT_EACH(lane)                                                                        \

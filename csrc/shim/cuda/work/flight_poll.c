@@ -2,7 +2,7 @@
 /* flight_poll.c -- finds out which work in flight is done, and reports it to the governor. */
 #include "shim/cuda/work/flight_lane.h"
 #include "core/number.h"
-#include "shim/cuda/work/pace.h"
+#include "shim/cuda/work/limited_devices.h"
 #include "shim/cuda/work/sampling.h"
 
 #define OVERDUE_NS (4 * MILLISECOND)
@@ -258,7 +258,7 @@ static uint64_t perhaps_until(const struct flight_lane *lane)
 
 /* A lane's thread may launch while the caller polls the lane: so a single poll is no proof, and
  * idle_rest() publishes only at its second call. */
-void flight_note_rest(struct pace_device *device, uint64_t now)
+void flight_note_rest(struct limited_device *device, uint64_t now)
 {
     uint64_t since = 0;
 
@@ -311,7 +311,7 @@ static int guesses_in(const struct flight_lane *lane)
     return guesses;
 }
 
-void flight_poll(struct pace_device *device, struct governor *governor,
+void flight_poll(struct limited_device *device, struct governor *governor,
                  const struct clock_view *clock, uint64_t now)
 {
     struct governor_flight flight = {.since_ns = now};

@@ -93,7 +93,7 @@ static void forget_cost(CUgraphExec handle)
 {
     struct costs_key key = key_of(handle);
 
-    costs_forget(&pace_costs, &key);
+    costs_forget(&launch_costs, &key);
 }
 
 void graph_after_fork(void)

@@ -142,7 +142,8 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned
 {
     struct pace_work works[REGION_DEVICES];
     unsigned paid = 0;
-    CUresult result = pace.state == PACE_CLOSED ? CUDA_ERROR_NOT_INITIALIZED : CUDA_SUCCESS;
+    CUresult result =
+        throttling.state == THROTTLING_CLOSED ? CUDA_ERROR_NOT_INITIALIZED : CUDA_SUCCESS;
 
     if (pace_is_free())
         return driver.cuLaunchCooperativeKernelMultiDevice(list, count, flags);

@@ -18,10 +18,11 @@
 
 enum { WATCH_CALLS = 16 }; /* a thread's calls between two readings of the system clock */
 
-struct pace pace;
-struct pace_device limited_devices[REGION_DEVICES];
+struct throttling throttling;
+struct costs launch_costs;
+struct limited_device limited_devices[REGION_DEVICES];
 unsigned limited_device_count;
-__thread int32_t pace_calls = 1;
+__thread int32_t limited_devices_calls = 1;
 
 static uint64_t watched_ns;
 static int was_suspended;
@@ -31,7 +32,7 @@ static uint32_t part_of_whole(uint32_t percent)
     return percent * CLOCK_WHOLE / 100;
 }
 
-int limited_devices_has(const struct pace_device *device)
+int limited_devices_has(const struct limited_device *device)
 {
     return __atomic_load_n(&device->share.own, __ATOMIC_RELAXED) < CLOCK_WHOLE ||
            __atomic_load_n(&device->beside, __ATOMIC_RELAXED);
@@ -39,16 +40,16 @@ int limited_devices_has(const struct pace_device *device)
 
 static void set_state(void)
 {
-    struct pace_device *only = limited_device_count == 1 && limited_devices_has(&limited_devices[0])
-                                   ? &limited_devices[0]
-                                   : NULL;
-    enum pace_state state = PACE_FREE;
+    struct limited_device *only =
+        limited_device_count == 1 && limited_devices_has(&limited_devices[0]) ? &limited_devices[0]
+                                                                              : NULL;
+    enum throttling_state state = THROTTLING_NONE;
 
     for (unsigned i = 0; i < limited_device_count; i++)
         if (limited_devices_has(&limited_devices[i]))
-            state = PACE_HELD;
-    __atomic_store_n(&pace.only, only, __ATOMIC_RELEASE);
-    __atomic_store_n(&pace.state, state, __ATOMIC_RELEASE);
+            state = THROTTLING_ON;
+    __atomic_store_n(&throttling.only, only, __ATOMIC_RELEASE);
+    __atomic_store_n(&throttling.state, state, __ATOMIC_RELEASE);
 }
 
 /* The process was suspended: that time gives the container nothing. */
@@ -74,7 +75,7 @@ int limited_devices_was_suspended(void)
            __atomic_exchange_n(&was_suspended, 0, __ATOMIC_ACQUIRE);
 }
 
-void pace_take_limits(const struct quota_limits *limits)
+void limited_devices_take_limits(const struct quota_limits *limits)
 {
     skip_suspension(limits);
     for (unsigned i = 0; i < limits->device_count; i++) {
@@ -86,9 +87,9 @@ void pace_take_limits(const struct quota_limits *limits)
         __atomic_store_n(&limited_devices[i].share.limit, part_of_whole(most), __ATOMIC_RELAXED);
         limited_devices[i].governor.unlimited = own >= 100;
     }
-    pace.gives_way = (limits->flags & QUOTA_LOW) != 0;
+    throttling.gives_way = (limits->flags & QUOTA_LOW) != 0;
     limited_device_count = limits->device_count;
-    if (pace.state != PACE_CLOSED)
+    if (throttling.state != THROTTLING_CLOSED)
         set_state();
 }
 
@@ -111,7 +112,7 @@ static uint64_t *progress_of(unsigned index)
     return shim.region.progress[index][shim.region.slot]; /* a new curve begins (progress.h) */
 }
 
-void pace_open(void)
+void limited_devices_open(void)
 {
     struct usage_file *usage = shim.region.usage;
 
@@ -127,22 +128,22 @@ void pace_open(void)
 
 void limited_devices_after_fork(void)
 {
-    pace.state = PACE_CLOSED;
-    pace.only = NULL;
+    throttling.state = THROTTLING_CLOSED;
+    throttling.only = NULL;
     for (unsigned i = 0; i < limited_device_count;
          i++) /* not the bins: each has the number of its time */
-        memset(&limited_devices[i], 0, offsetof(struct pace_device, governor.busy.bins));
+        memset(&limited_devices[i], 0, offsetof(struct limited_device, governor.busy.bins));
 }
 
-static uint64_t clock_interval(const struct pace_device *device)
+static uint64_t clock_interval(const struct limited_device *device)
 {
     if (!device->clock.valid)
         return NO_CLOCK_FOR_NS;
-    return pace.gives_way && device->clock.page.above ? ABOVE_EVERY_NS : CLOCK_EVERY_NS;
+    return throttling.gives_way && device->clock.page.above ? ABOVE_EVERY_NS : CLOCK_EVERY_NS;
 }
 
 /* A container with all of a device is tracked only while it has neighbours, for their sake. */
-static void note_neighbours(struct pace_device *device)
+static void note_neighbours(struct limited_device *device)
 {
     int beside =
         device->governor.unlimited && device->clock.valid && device->clock.page.tenants > 1;
@@ -153,7 +154,7 @@ static void note_neighbours(struct pace_device *device)
     set_state();
 }
 
-void limited_devices_read_clock(struct pace_device *device, uint64_t now)
+void limited_devices_read_clock(struct limited_device *device, uint64_t now)
 {
     uint32_t outside = device->clock.page.outside;
     uint64_t every = clock_interval(device);
@@ -170,26 +171,26 @@ void limited_devices_read_clock(struct pace_device *device, uint64_t now)
     else
         device->clock.valid = 0;
     if (device->clock.valid && device->clock.page.outside && !outside)
-        costs_doubt(&pace_costs);
+        costs_doubt(&launch_costs);
     note_neighbours(device);
     device->share.lent = clock_lent(&device->clock, now);
-    __atomic_store_n(&device->above, pace.gives_way ? clock_above(&device->clock, now) : 0,
+    __atomic_store_n(&device->above, throttling.gives_way ? clock_above(&device->clock, now) : 0,
                      __ATOMIC_RELAXED);
     device->share.beside = device->clock.met && device->clock.page.tenants > 1;
     device->share.spared = clock_spared(&device->clock, now);
 }
 
-int pace_watch(void)
+int limited_devices_watch(void)
 {
     uint64_t now = coarse_now_ns();
     uint64_t before = __atomic_load_n(&watched_ns, __ATOMIC_RELAXED);
     uint64_t every = limited_devices[0].clock.valid ? WATCH_NS : SELDOM_NS;
 
-    pace_calls = WATCH_CALLS;
+    limited_devices_calls = WATCH_CALLS;
     if (now - before < every || !__atomic_compare_exchange_n(&watched_ns, &before, now, 0,
                                                              __ATOMIC_RELAXED, __ATOMIC_RELAXED))
         return 0;
     for (unsigned i = 0; i < limited_device_count; i++)
         limited_devices_read_clock(&limited_devices[i], clock_now_ns(CLOCK_MONOTONIC));
-    return pace.state != PACE_FREE;
+    return throttling.state != THROTTLING_NONE;
 }

@@ -23,8 +23,6 @@
 #define ASK_NS           (MILLISECOND / 10)  /* between two queries of the marks */
 #define END_TIMEOUT_NS   (1000 * MILLISECOND)
 
-struct costs pace_costs;
-
 /* --- waiting ---------------------------------------------------------------------------------- */
 
 static uint64_t now_ns(void)
@@ -46,7 +44,7 @@ static void sleep_until(uint64_t until_ns)
 }
 
 /* The caller holds the marks. */
-static void poll_device(struct pace_device *device, uint64_t now)
+static void poll_device(struct limited_device *device, uint64_t now)
 {
     shim_watch_limits();
     if (unlikely(limited_devices_was_suspended()))
@@ -62,7 +60,7 @@ static void poll_devices(uint64_t now)
             poll_device(&limited_devices[i], now);
 }
 
-static void try_poll(struct pace_device *device, uint64_t now)
+static void try_poll(struct limited_device *device, uint64_t now)
 {
     if (mark_try()) {
         poll_device(device, now);
@@ -82,14 +80,14 @@ static void end_pieces(void)
 }
 
 /* Low priority: how much each process may have in flight while no others have work. */
-static int64_t way_in_flight(const struct pace_device *device)
+static int64_t way_in_flight(const struct limited_device *device)
 {
     return (int64_t) WAY_IN_FLIGHT_NS / clock_sharers(&device->clock);
 }
 
 /* Low priority: 0, or how long to sleep because *ns* more would delay others. Others without work
  * may get some at any moment, and then have to wait for our work in flight. */
-static uint64_t way_sleep(const struct pace_device *device, int64_t ns)
+static uint64_t way_sleep(const struct limited_device *device, int64_t ns)
 {
     uint32_t above = __atomic_load_n(&device->above, __ATOMIC_RELAXED);
     int64_t in_flight;
@@ -110,7 +108,7 @@ struct pace_wait {
     uint64_t way_until;     /* likewise for others' work */
 };
 
-static void pause_until(struct pace_device *device, struct pace_wait *wait, uint64_t until_ns)
+static void pause_until(struct limited_device *device, struct pace_wait *wait, uint64_t until_ns)
 {
     uint64_t before = wait->now;
 
@@ -120,7 +118,7 @@ static void pause_until(struct pace_device *device, struct pace_wait *wait, uint
     shim_watch_limits();
 }
 
-static void begin_wait(struct pace_device *device, struct flight_lane *lane)
+static void begin_wait(struct limited_device *device, struct flight_lane *lane)
 {
     governor_waits(&device->governor);
     if (lane)
@@ -130,7 +128,7 @@ static void begin_wait(struct pace_device *device, struct flight_lane *lane)
 
 /* Give way to others' work. 1: it has slept, and has to check again. The total is bounded, since
  * others may never run out of work. */
-static int give_way(struct pace_device *device, struct flight_lane *lane, struct pace_wait *wait,
+static int give_way(struct limited_device *device, struct flight_lane *lane, struct pace_wait *wait,
                     int64_t ns)
 {
     uint64_t before = wait->now;
@@ -150,7 +148,8 @@ static int give_way(struct pace_device *device, struct flight_lane *lane, struct
     return 1;
 }
 
-static void sleep_for_budget(struct pace_device *device, struct pace_wait *wait, uint64_t until_ns)
+static void sleep_for_budget(struct limited_device *device, struct pace_wait *wait,
+                             uint64_t until_ns)
 {
     until_ns = until_ns < wait->patient_until ? until_ns : wait->patient_until;
     if (!__atomic_load_n(&device->governor.guessing, __ATOMIC_RELAXED) ||
@@ -170,7 +169,7 @@ static void sleep_for_budget(struct pace_device *device, struct pace_wait *wait,
 /* Wait until *ns* of work may begin, and return where it ends on the governor's axis. Wait no
  * longer than the debt found at first takes to be paid, since work that makes it grow meanwhile may
  * wait for this very launch: then *least_ns* of it begins. */
-static uint64_t buy(struct pace_device *device, struct flight_lane *lane, int64_t *ns,
+static uint64_t buy(struct limited_device *device, struct flight_lane *lane, int64_t *ns,
                     int64_t least_ns)
 {
     struct governor *governor = &device->governor;
@@ -210,9 +209,9 @@ static uint64_t buy(struct pace_device *device, struct flight_lane *lane, int64_
 /* --- work ------------------------------------------------------------------------------------- */
 
 /* The device of the current context, NULL if it is not limited. */
-static struct pace_device *device_of_work(void)
+static struct limited_device *device_of_work(void)
 {
-    struct pace_device *device = __atomic_load_n(&pace.only, __ATOMIC_ACQUIRE);
+    struct limited_device *device = __atomic_load_n(&throttling.only, __ATOMIC_ACQUIRE);
     CUdevice ordinal;
     int index;
 
@@ -225,7 +224,7 @@ static struct pace_device *device_of_work(void)
                                                                       : NULL;
 }
 
-static struct flight_lane *lane_of(struct pace_device *device, const struct stream *stream)
+static struct flight_lane *lane_of(struct limited_device *device, const struct stream *stream)
 {
     struct flight_lane *lane = flight_lane(device, stream_name(stream));
 
@@ -246,7 +245,7 @@ static int64_t any_part_of(int64_t ns)
 }
 
 /* How much to buy at once beyond a launch, so that not every launch has to buy. */
-static int64_t chunk_of(const struct pace_device *device, const struct flight_lane *lane)
+static int64_t chunk_of(const struct limited_device *device, const struct flight_lane *lane)
 {
     int64_t chunk = any_part_of(governor_chunk(&device->governor, &device->share));
 
@@ -255,7 +254,7 @@ static int64_t chunk_of(const struct pace_device *device, const struct flight_la
     return smaller(lane->chunk_ns, chunk / flight_lanes_begun(device));
 }
 
-static void top_up(struct pace_device *device, struct flight_lane *lane, int64_t cost_ns)
+static void top_up(struct limited_device *device, struct flight_lane *lane, int64_t cost_ns)
 {
     int64_t chunk = lane->surprise || lane->left_ns >= cost_ns
                         ? cost_ns
@@ -267,7 +266,7 @@ static void top_up(struct pace_device *device, struct flight_lane *lane, int64_t
 }
 
 /* Work like this took longer than expected, or may: time bought in advance does not cover it. */
-static int is_owed(const struct pace_device *device, const struct flight_lane *lane,
+static int is_owed(const struct limited_device *device, const struct flight_lane *lane,
                    const struct cost *cost)
 {
     return (lane->surprise || cost->state == COST_GUESSED) &&
@@ -277,8 +276,8 @@ static int is_owed(const struct pace_device *device, const struct flight_lane *l
 static void pay(struct pace_work *work, const struct costs_key *key, int64_t guess_ns,
                 const struct stream *stream)
 {
-    struct pace_device *device = work->device;
-    struct cost *cost = costs_make(&pace_costs, key, guess_ns);
+    struct limited_device *device = work->device;
+    struct cost *cost = costs_make(&launch_costs, key, guess_ns);
     struct flight_lane *lane = lane_of(device, stream);
 
     work->lane = lane;
@@ -297,7 +296,7 @@ CUresult pace_pay(struct pace_work *work, const struct costs_key *key, int64_t g
     work->device = NULL;
     work->lane = NULL;
     work->is_sample = 0;
-    if (pace.state == PACE_CLOSED)
+    if (throttling.state == THROTTLING_CLOSED)
         return CUDA_ERROR_NOT_INITIALIZED;
     shim_watch_limits();
     work->device = device_of_work();
@@ -311,7 +310,7 @@ CUresult pace_pay(struct pace_work *work, const struct costs_key *key, int64_t g
 
 void pace_give(struct pace_work *work, const struct costs_key *key, int64_t guess_ns)
 {
-    struct pace_device *device = work->device;
+    struct limited_device *device = work->device;
     struct flight_lane *lane = work->lane;
     int error = errno;
 
@@ -322,7 +321,7 @@ void pace_give(struct pace_work *work, const struct costs_key *key, int64_t gues
         flight_note_unseen(device);
     } else {
         if (mark_try()) {
-            work->is_sample = flight_begin(lane, key, costs_make(&pace_costs, key, guess_ns));
+            work->is_sample = flight_begin(lane, key, costs_make(&launch_costs, key, guess_ns));
             mark_leave();
         }
         lane->left_ns -= work->paid_ns;
@@ -362,7 +361,7 @@ void pace_end_slowly(struct pace_work *work, CUresult result)
 
 static int is_paced(void)
 {
-    return unlikely(pace.state == PACE_HELD);
+    return unlikely(throttling.state == THROTTLING_ON);
 }
 
 /* Whether the lane is in *stream*, of any thread; or with NULL, the calling thread's. */
@@ -383,7 +382,7 @@ void pace_hold(struct stream stream)
 
 void pace_held(struct stream stream)
 {
-    struct pace_device *device;
+    struct limited_device *device;
 
     if (!is_paced())
         return;
@@ -398,8 +397,8 @@ void pace_held(struct stream stream)
 /* The target of a wait: a stream, or with NULL a context, of which a device may have several. */
 struct wait {
     const struct stream *stream;
-    const struct pace_device *device; /* NULL: the name of the stream is enough */
-    CUcontext context;                /* NULL: the device has no other */
+    const struct limited_device *device; /* NULL: the name of the stream is enough */
+    CUcontext context;                   /* NULL: the device has no other */
 };
 
 static struct wait wait_of(const struct stream *stream)
@@ -487,7 +486,7 @@ void pace_asked(const struct stream *stream, CUresult answer)
 
 void pace_end_stream(CUstream stream)
 {
-    if (pace.state == PACE_CLOSED)
+    if (throttling.state == THROTTLING_CLOSED)
         return;
     if (mark_stop_or_visit((uintptr_t) stream)) {
         flight_end_stream(stream);
@@ -536,7 +535,7 @@ static void forget(CUcontext context)
 
 void pace_end_context(CUcontext context)
 {
-    if (pace.state == PACE_HELD)
+    if (throttling.state == THROTTLING_ON)
         see_the_rest(context);
     capture_end_context(context);
     forget(context);
@@ -544,6 +543,6 @@ void pace_end_context(CUcontext context)
 
 void pace_ended_context(CUcontext context)
 {
-    if (pace.state == PACE_HELD)
+    if (throttling.state == THROTTLING_ON)
         forget(context);
 }

@@ -20,57 +20,24 @@
 #include "core/costs.h"
 #include "shim/cuda/work/capture.h"
 #include "shim/cuda/work/flight.h"
-#include "core/governor.h"
+#include "shim/cuda/work/limited_devices.h"
 #include "shim/shim.h"
 #include "shim/suspension.h"
 
-enum pace_state {
-    PACE_CLOSED, /* before cuInit, and in a forked child */
-    PACE_FREE,   /* no device is limited or shared with others */
-    PACE_HELD,
-};
-
-struct pace_device {
-    struct governor_share share;
-    struct clock_view clock;
-    uint64_t clock_read_ns; /* last attempt to read it */
-    uint64_t unsure_ns;     /* when it last had work whose cost is a mere guess; 0: never */
-    uint64_t unseen_ns;     /* when it last had work whose end cannot be observed; 0: never */
-    int beside;             /* it is not limited, but shared with others */
-    int lanes_begun;        /* lanes with something in flight, */
-    uint64_t ended_ns;      /* and when work of any lane was last seen to end */
-    uint32_t above;         /* as in clock_above(), if this container gives way to others; else 0 */
-    struct governor governor;
-};
-
-struct pace {
-    enum pace_state state;
-    struct pace_device *only; /* the device, if the quota has only one and it is limited */
-    int gives_way;            /* this container is of low priority */
-};
-
-extern struct pace pace;
-extern struct costs pace_costs;
-
 /* Work on its way to the driver. */
 struct pace_work {
-    struct pace_device *device; /* NULL: nothing was paid */
-    struct flight_lane *lane;   /* NULL: it was paid without a lane */
+    struct limited_device *device; /* NULL: nothing was paid */
+    struct flight_lane *lane;      /* NULL: it was paid without a lane */
     int64_t paid_ns;
     int is_sample;
 };
 
-/* Called now and then: whether an unlimited device is shared with others by now. */
-int pace_watch(void);
-
-extern __thread int32_t pace_calls __attribute__((tls_model("initial-exec")));
-
 /* Whether no device needs throttling now: then a call goes straight to the driver. */
 static inline int pace_is_free(void)
 {
-    return likely(pace.state == PACE_FREE) &&
+    return likely(throttling.state == THROTTLING_NONE) &&
            likely(region_generation(shim.region.quota) == shim.ledger.generation) &&
-           (likely(--pace_calls > 0) || !pace_watch());
+           (likely(--limited_devices_calls > 0) || !limited_devices_watch());
 }
 
 /* The slow path of pace_begin(). */
@@ -88,8 +55,8 @@ void pace_give(struct pace_work *work, const struct costs_key *key, int64_t gues
 static inline CUresult pace_begin(struct pace_work *work, struct costs_key key, int64_t guess_ns,
                                   struct stream stream)
 {
-    struct pace_device *device = pace.only;
-    const struct cost *cost = costs_find(&pace_costs, &key);
+    struct limited_device *device = throttling.only;
+    const struct cost *cost = costs_find(&launch_costs, &key);
     struct flight_lane *lane;
 
     work->is_sample = 0;
@@ -150,9 +117,5 @@ void pace_end_context(CUcontext context);
 
 /* The context has ended. Drop the marks of threads that launched in it meanwhile. */
 void pace_ended_context(CUcontext context);
-
-/* Apply new limits; start once cuInit has succeeded and this process has a slot. */
-void pace_take_limits(const struct quota_limits *limits);
-void pace_open(void);
 
 #endif

@@ -3,7 +3,7 @@
  * sampling.h. */
 #include "shim/cuda/work/sampling.h"
 #include "core/number.h"
-#include "shim/cuda/work/pace.h"
+#include "shim/cuda/work/limited_devices.h"
 
 #define LAUNCH_NS \
     INT64_C(5000) /* most time on the way to the device: beyond it the device works already */
@@ -22,7 +22,7 @@ static int marks_measured;
 
 /* Samples whose time the arbiter's clock does not cover yet. */
 static struct sample {
-    struct pace_device *device;
+    struct limited_device *device;
     struct cost *cost;
     struct costs_key key;
     uint64_t since_ns, from_ns, until_ns;
@@ -97,7 +97,7 @@ void sampling_note(const struct flight_lane *lane, const struct flight_piece *pi
     }
     learning[(learning_first + learning_count++) % LEARNING] = sample;
     if (piece->cost->state == COST_GUESSED) /* use it at once, before others' part is known */
-        costs_note_first(&pace_costs, piece->cost, &piece->key, sample.low_ns);
+        costs_note_first(&launch_costs, piece->cost, &piece->key, sample.low_ns);
     piece->cost->pending = 0;
 }
 
@@ -124,12 +124,13 @@ static void learn(const struct sample *sample, const struct clock_view *clock, u
     if (clock_others(clock, sample->from_ns, sample->until_ns, &others) &&
         (others.unsure_ns <= sample->taken_ns / UNSURE_PART || clock_had_little(&others, rate)))
         known.own_ns = larger(sample->taken_ns - others.had_ns, 1);
-    costs_learn(&pace_costs, sample->cost, &sample->key, &known);
+    costs_learn(&launch_costs, sample->cost, &sample->key, &known);
     if (sample->changed)
         governor_reset_overlap(&sample->device->governor);
 }
 
-void sampling_learn(const struct pace_device *device, const struct clock_view *clock, uint64_t now)
+void sampling_learn(const struct limited_device *device, const struct clock_view *clock,
+                    uint64_t now)
 {
     while (learning_count) {
         const struct sample *sample = &learning[learning_first];

@@ -17,7 +17,8 @@ void sampling_note(const struct flight_lane *lane, const struct flight_piece *pi
                    uint64_t until, int untimed);
 
 /* Learn from the samples of *device* whose time the clock covers. */
-void sampling_learn(const struct pace_device *device, const struct clock_view *clock, uint64_t now);
+void sampling_learn(const struct limited_device *device, const struct clock_view *clock,
+                    uint64_t now);
 
 void sampling_after_fork(void);
 

@@ -4,6 +4,13 @@
 #define PYVGPU_SHIM_LIFECYCLE_H
 
 struct context;
+struct quota_limits;
+
+/* The limits were read, or have changed. */
+void lifecycle_take_limits(const struct quota_limits *limits);
+
+/* cuInit has succeeded, and this process has a slot. */
+void lifecycle_open(void);
 
 /* In a forked child. */
 void lifecycle_after_fork(void);

@@ -7,7 +7,6 @@
  */
 #include "shim/shim.h"
 #include "shim/cuda/mps.h"
-#include "shim/cuda/work/limited_devices.h"
 #include "shim/dispatch.h"
 #include "shim/driver.h"
 #include "shim/lifecycle.h"
@@ -100,7 +99,7 @@ static void take_limits(const struct quota_limits *limits)
         __atomic_store_n(&shim.ledger.limit[i], limits->devices[i].vmemory, __ATOMIC_RELAXED);
         __atomic_store_n(&shim.vcore[i], limits->devices[i].vcore, __ATOMIC_RELAXED);
     }
-    limited_devices_take_limits(limits);
+    lifecycle_take_limits(limits);
     __atomic_store_n(&shim.ledger.generation, limits->generation, __ATOMIC_RELEASE);
 }
 
@@ -257,7 +256,7 @@ static CUresult init(unsigned int flags)
         complain(reason.text);
         return CUDA_ERROR_NOT_PERMITTED;
     }
-    limited_devices_open();
+    lifecycle_open();
     __atomic_store_n(&shim.open, 1, __ATOMIC_RELEASE);
     return CUDA_SUCCESS;
 }

@@ -36,16 +36,20 @@ def test_every_function_has_a_reason_and_every_reason_has_functions():
     assert len(set(dict(hook_table.reviewed()).values())) == text.count("\nREVIEWED(")
 
 
-def test_every_handler_of_a_fork_or_of_the_end_of_a_context_is_called():
+def test_every_handler_of_the_life_cycle_is_called():
     folder = hook_table.SHIM
     text = "".join(
         path.read_text() for path in [*folder.rglob("*.c"), *folder.glob("../core/*.c")]
     )
-    for macro, event in (("AFTER_FORK", "after_fork"), ("CONTEXT_ENDED", "context_ended")):
+    for event, parameter in (
+        ("take_limits", r"const struct quota_limits \*limits"),
+        ("open", "void"),
+        ("after_fork", "void"),
+        ("context_ended", r"const struct context \*\w+"),
+    ):
+        macro = event.upper()
         listed = re.findall(rf"^{macro}\((\w+)\)$", (folder / "lifecycle.def").read_text(), re.M)
-        defined = re.findall(
-            rf"^void (\w+)_{event}\((?:void|const struct context \*\w+)\)$", text, re.M
-        )
+        defined = re.findall(rf"^void (\w+)_{event}\({parameter}\)$", text, re.M)
         assert listed
         assert sorted(set(defined) - {"lifecycle"}) == sorted(listed)
 

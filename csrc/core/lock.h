@@ -11,7 +11,8 @@
 /* Above all others stand those that are held over driver calls, in which the driver may call back
  * into the shim: from LOCK_INIT to LOCK_MARKS. */
 #define LOCK_ORDER(RANK)                                                 \
-    RANK(LOCK_INIT, "initialisation (shim.c)")                           \
+    RANK(LOCK_INIT, "initialisation (init.c)")                           \
+    RANK(LOCK_ATTACH, "attachment to the region (shim.c)")               \
     RANK(LOCK_NVML, "NVML (nvml/device.c)")                              \
     RANK(LOCK_PRIMARY, "primary contexts (primary.c)")                   \
     RANK(LOCK_CONTEXT_LIMIT, "limits of contexts (context_limit.c)")     \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* shim.h -- the shim's state in this process, and its initialisation. */
+/* shim.h -- the shim's state in this process, and its attachment to the region. */
 #ifndef PYVGPU_SHIM_SHIM_H
 #define PYVGPU_SHIM_SHIM_H
 
@@ -26,6 +26,9 @@ int shim_loaded(void);
 /* Find the region and check that it is for this driver; repeated calls are cheap. 0; or -1: a line
  * was printed, and every call must be refused. */
 int shim_attach(void);
+
+/* Log why CUDA and NVML are refused, once. */
+void shim_complain(const char *why);
 
 void shim_after_fork(void);
 

@@ -114,7 +114,7 @@ because of it. The line begins with `pyvgpu: CUDA and NVML are refused: `. The s
 program run without a quota instead.
 
 """
-SHIM_FILES = ("csrc/shim/shim.c", "csrc/core/region.c")
+SHIM_FILES = ("csrc/shim/shim.c", "csrc/shim/init.c", "csrc/core/region.c")
 SHIM_SAYS = re.compile(
     r'(?:complain\(|region_fail\(reason,[^"]*?|why\), |sizeof\(reason->text\),\s*'
     r"|region_reason reason = \{)"

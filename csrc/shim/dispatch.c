@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dispatch.c -- hook of cuGetProcAddress: ask the driver, then map its pointer to our hook.
+/* dispatch.c -- table of the driver's functions and our hooks; see dispatch.h.
  *
- * Versions, flags and the symbol's status stay the driver's; an unknown symbol is passed through.
  * PyTorch makes thousands of look-ups, so the table takes one hash probe.
  */
 #include "shim/dispatch.h"
 #include "core/compiler.h"
 #include "shim/driver.h"
-#include "shim/shim.h"
 
 #include <string.h>
 
@@ -75,29 +73,4 @@ void *dispatch_route(void *function)
     const struct route *route = find(function, &place);
 
     return route ? route->hook : function;
-}
-
-CUresult cuGetProcAddress(const char *symbol, void **function, int version, cuuint64_t flags)
-{
-    CUresult result;
-
-    if (!shim_loaded())
-        return CUDA_ERROR_NOT_PERMITTED;
-    result = driver.cuGetProcAddress(symbol, function, version, flags);
-    if (result == CUDA_SUCCESS && function)
-        *function = dispatch_route(*function);
-    return result;
-}
-
-CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, cuuint64_t flags,
-                             CUdriverProcAddressQueryResult *status)
-{
-    CUresult result;
-
-    if (!shim_loaded())
-        return CUDA_ERROR_NOT_PERMITTED;
-    result = driver.cuGetProcAddress_v2(symbol, function, version, flags, status);
-    if (result == CUDA_SUCCESS && function)
-        *function = dispatch_route(*function);
-    return result;
 }

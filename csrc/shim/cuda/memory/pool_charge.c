@@ -437,6 +437,11 @@ CUresult pool_charge_reserve(struct claim *claim, const struct stream *stream)
     return reserve_otherwise(claim, stream);
 }
 
+void pool_charge_context_ended(const struct context *context)
+{
+    pool_charge_reread((int) context->device);
+}
+
 void pool_charge_after_fork(void)
 {
     pool_charges = NULL;

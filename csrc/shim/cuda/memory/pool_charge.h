@@ -20,6 +20,7 @@ static inline uint64_t pool_charge_chunks(uint64_t bytes)
 }
 
 struct claim;
+struct context;
 struct pool_charge;
 
 /* Driver calls of a kind of growth. Called without a lock, unless noted. */
@@ -127,6 +128,9 @@ static inline void pool_charge_reread(int device)
 
 /* Trim all unused memory on *device*; 0 if nothing grows. */
 int pool_charge_make_room(unsigned device);
+
+/* Settle everything on its device. */
+void pool_charge_context_ended(const struct context *context);
 
 void pool_charge_after_fork(void);
 

@@ -4,7 +4,7 @@
 #include "core/blocks.h"
 #include "shim/cuda/memory/deferred_free.h"
 #include "shim/cuda/context/green.h"
-#include "shim/cuda/memory/share.h"
+#include "shim/cuda/memory/link.h"
 #include "shim/cuda/memory/sparse.h"
 #include "shim/driver.h"
 #include "shim/lifecycle.h"
@@ -37,7 +37,7 @@ int charge_try(unsigned device, uint64_t bytes)
     deferred_free_settle();
     result = ledger_charge(&shim.ledger, device, bytes);
     /* Before it refused, the ledger reaped dead processes, and so ended their imports. */
-    if (unlikely(result != 0) && share_collect(device))
+    if (unlikely(result != 0) && link_collect(device))
         result = ledger_charge(&shim.ledger, device, bytes);
     return result;
 }
@@ -148,11 +148,11 @@ void charge_release(const struct allocation *allocation)
 {
     if (allocation->in_block) {
         /* If others have it open, it is charged separately from its block (share.c). */
-        if (unlikely(allocation->link) && share_end(allocation))
+        if (unlikely(allocation->link) && link_end(allocation))
             ledger_refund(&shim.ledger, allocation->device, BLOCKS_BYTES);
         if (blocks_leave(allocation->address))
             ledger_refund(&shim.ledger, allocation->device, BLOCKS_BYTES);
-    } else if (likely(!allocation->link) || share_end(allocation)) {
+    } else if (likely(!allocation->link) || link_end(allocation)) {
         ledger_refund(&shim.ledger, allocation->device, allocation->bytes);
     }
 }

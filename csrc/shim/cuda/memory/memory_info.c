@@ -3,7 +3,7 @@
 #include "shim/cuda/context/context.h"
 #include "shim/cuda/memory/deferred_free.h"
 #include "shim/cuda/memory/pool_charge.h"
-#include "shim/cuda/memory/share.h"
+#include "shim/cuda/memory/link.h"
 #include "shim/driver.h"
 
 CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
@@ -36,7 +36,7 @@ CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
     pool_charge_reread(device);
     limit = __atomic_load_n(&shim.ledger.limit[device], __ATOMIC_RELAXED);
     used = ledger_used(&shim.ledger, (unsigned) device);
-    if (unlikely(share_collect((unsigned) device))) /* also memory that dead processes had open */
+    if (unlikely(link_collect((unsigned) device))) /* also memory that dead processes had open */
         used = ledger_used(&shim.ledger, (unsigned) device);
     if (available)
         *available = used < limit ? limit - used : 0;

@@ -48,14 +48,4 @@ CUresult share_pay(struct allocation *opened);
 /* Invalidate the handle in *shareable*, since it must not be shared after all: OUT_OF_MEMORY. */
 CUresult share_take_back(void *shareable, CUmemAllocationHandleType type);
 
-/* An allocation with a link is gone in this process; 1 if the caller has to refund its charge. */
-int share_end(const struct allocation *allocation);
-
-/* Refund memory on *device* that this process freed while others had it open, and that they have
- * closed by now; 0 if there is none. */
-int share_collect(unsigned device);
-
-/* The same on all devices, for a call that the program may repeat often. */
-void share_collect_all(void);
-
 #endif

@@ -9,7 +9,7 @@
 #include "shim/cuda/memory/deferred_free.h"
 #include "shim/cuda/memory/pool_charge.h"
 #include "shim/cuda/work/pace.h"
-#include "shim/cuda/memory/share.h"
+#include "shim/cuda/memory/link.h"
 #include "shim/suspension.h"
 
 #include <pthread.h>
@@ -25,7 +25,7 @@ static CUresult after(CUresult result, const struct stream *stream, int all)
     pace_waited(stream, all && result == CUDA_SUCCESS);
     deferred_free_settle();
     pool_charge_reread(-1);
-    share_collect_all();
+    link_collect_all();
     return result;
 }
 

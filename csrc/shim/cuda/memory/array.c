@@ -7,6 +7,7 @@
  */
 #include "shim/cuda/memory/array_size.h"
 #include "shim/cuda/memory/charge.h"
+#include "shim/cuda/memory/entry.h"
 #include "shim/cuda/memory/sparse.h"
 #include "shim/driver.h"
 
@@ -170,7 +171,7 @@ static CUresult forget(void *handle, const struct request *request)
     if (result == CUDA_SUCCESS)
         sparse_forget((uintptr_t) handle);
     if (known)
-        charge_freed(&allocation, result);
+        entry_freed(&allocation, result);
     return result;
 }
 

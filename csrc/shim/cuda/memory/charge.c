@@ -4,6 +4,7 @@
 #include "core/blocks.h"
 #include "shim/cuda/memory/deferred_free.h"
 #include "shim/cuda/context/green.h"
+#include "shim/cuda/memory/entry.h"
 #include "shim/cuda/memory/link.h"
 #include "shim/cuda/memory/sparse.h"
 #include "shim/driver.h"
@@ -144,19 +145,6 @@ void charge_refund(const struct charge *charge)
     ledger_refund(&shim.ledger, charge->device, bytes_with_reserve(charge));
 }
 
-void charge_release(const struct allocation *allocation)
-{
-    if (allocation->in_block) {
-        /* If others have it open, it is charged separately from its block (share.c). */
-        if (unlikely(allocation->link) && link_end(allocation))
-            ledger_refund(&shim.ledger, allocation->device, BLOCKS_BYTES);
-        if (blocks_leave(allocation->address))
-            ledger_refund(&shim.ledger, allocation->device, BLOCKS_BYTES);
-    } else if (likely(!allocation->link) || link_end(allocation)) {
-        ledger_refund(&shim.ledger, allocation->device, allocation->bytes);
-    }
-}
-
 /* Small allocations of a destroyed owner. */
 struct small_list {
     struct allocation *entries;
@@ -184,7 +172,7 @@ static void release_owned(const struct allocation *allocation, void *argument)
     if (allocation->in_block)
         note_small(argument, allocation);
     else
-        charge_release(allocation);
+        entry_release(allocation);
     if (allocation->kind == ALLOCATION_ARRAY)
         sparse_forget(allocation->address);
 }
@@ -195,56 +183,8 @@ void charge_context_ended(const struct context *context)
 
     allocations_take_owned(context, release_owned, &list);
     for (size_t i = 0; i < list.count; i++)
-        charge_release(&list.entries[i]);
+        entry_release(&list.entries[i]);
     free(list.entries);
-}
-
-/* The context of *allocation*, which has been entered, may have been destroyed before, and the
- * memory with it. */
-static void check_life(const struct allocation *allocation)
-{
-    const struct context *context = allocation->owner;
-
-    if (unlikely(context && context_life(context) != allocation->life) &&
-        allocations_take_back(allocation))
-        charge_release(allocation);
-}
-
-static int insert(const struct allocation *allocation)
-{
-    struct allocation replaced;
-    int result = allocations_insert(allocation, &replaced);
-
-    /* The driver reuses an address only after a free, so here one happened that no hook saw. */
-    if (unlikely(result > 0))
-        charge_release(&replaced);
-    return result;
-}
-
-int charge_enter(const struct allocation *allocation)
-{
-    int result = insert(allocation);
-
-    if (unlikely(result < 0))
-        return result;
-    result = allocation->in_block ? blocks_enter(allocation->address) : 1;
-    if (unlikely(result < 0)) {
-        allocations_take_back(allocation);
-        return result;
-    }
-    if (!result)
-        ledger_refund(&shim.ledger, allocation->device, BLOCKS_BYTES);
-    check_life(allocation);
-    return 0;
-}
-
-void charge_restore(const struct allocation *allocation)
-{
-    if (allocation->recorded)
-        blocks_put_back(allocation);
-    else
-        insert(allocation); /* cannot fail: taking it out has left room */
-    check_life(allocation);
 }
 
 struct context *charge_settle_context(struct charge *charge)
@@ -271,12 +211,12 @@ static int enter_recorded(const struct charge *charge, uint64_t address)
     if (likely(recorded == BLOCKS_SHARED))
         ledger_refund(&shim.ledger, charge->device, BLOCKS_BYTES);
     if (unlikely(mixed) && allocations_take_unrecorded(address, &stale))
-        charge_release(&stale);
+        entry_release(&stale);
     if (unlikely(context_life(charge->context) != charge->life)) {
         struct allocation entered;
 
         if (blocks_find(address, &entered))
-            check_life(&entered);
+            entry_check_life(&entered);
     }
     return 1;
 }
@@ -298,5 +238,5 @@ CUresult charge_settle(struct charge *charge, enum allocation_kind kind, uint64_
                                       .device = charge->device & 0x7f,
                                       .in_block = charge->small != 0,
                                       .kind = kind};
-    return charge_result(charge_enter(&allocation));
+    return charge_result(entry_insert(&allocation));
 }

@@ -57,26 +57,7 @@ CUresult charge_settle(struct charge *charge, enum allocation_kind kind, uint64_
 /* The driver did not allocate, or has freed again. */
 void charge_refund(const struct charge *charge);
 
-/* The driver has freed *allocation*, which was taken out of the table. Memory that others have open
- * stays charged. For memory that another process pays for, the import ends. */
-void charge_release(const struct allocation *allocation);
-
 /* Release everything that it held. */
 void charge_context_ended(const struct context *context);
-
-/* Put an allocation into the table; its owner is a context, or NULL: 0 or -ENOMEM. */
-int charge_enter(const struct allocation *allocation);
-
-/* The driver refused to free it: put it back into the table. */
-void charge_restore(const struct allocation *allocation);
-
-/* Release or restore *allocation*, depending on the driver's answer to the free. */
-static inline void charge_freed(const struct allocation *allocation, CUresult result)
-{
-    if (likely(result == CUDA_SUCCESS))
-        charge_release(allocation);
-    else
-        charge_restore(allocation);
-}
 
 #endif

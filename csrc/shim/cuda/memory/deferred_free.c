@@ -3,7 +3,8 @@
  * deferred_free.h.
  */
 #include "shim/cuda/memory/deferred_free.h"
-#include "shim/cuda/memory/charge.h"
+#include "shim/cuda/context/context.h"
+#include "shim/cuda/memory/entry.h"
 #include "shim/cuda/memory/physical.h"
 #include "shim/cuda/work/stream.h"
 #include "shim/driver.h"
@@ -78,7 +79,7 @@ static void settle(struct deferred **link)
     if (deferred->allocation.kind == ALLOCATION_MAPPING)
         physical_drop(physical_of(&deferred->allocation));
     else
-        charge_release(&deferred->allocation);
+        entry_release(&deferred->allocation);
     free(deferred);
 }
 

@@ -2,6 +2,7 @@
 /* export.c -- hooks that export physical memory to other processes and import it; see export.h. */
 #include "shim/cuda/memory/export.h"
 #include "shim/cuda/memory/charge.h"
+#include "shim/cuda/memory/entry.h"
 #include "shim/cuda/memory/share.h"
 #include "shim/driver.h"
 #include "core/shared_memory.h"
@@ -77,7 +78,7 @@ static CUresult enter(CUmemGenericAllocationHandle handle, const struct allocati
     if (physical) { /* this process has the handle: the driver counts one more reference to it */
         result = charge_result(physical_give_reference(physical));
         if (result == CUDA_SUCCESS)
-            charge_release(opened);
+            entry_release(opened);
         return result;
     }
     result = find_place(handle, &place, &is_multicast);
@@ -131,7 +132,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
     if (result == CUDA_SUCCESS) {
         result = import(handle, held, type, &opened);
         if (result != CUDA_SUCCESS)
-            charge_release(&opened);
+            entry_release(&opened);
     }
     share_let_go(&shared);
     return result;

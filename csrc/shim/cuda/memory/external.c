@@ -5,6 +5,7 @@
  * this container has exported with CUDA: that is charged already.
  */
 #include "shim/cuda/memory/charge.h"
+#include "shim/cuda/memory/entry.h"
 #include "shim/cuda/memory/share.h"
 #include "shim/driver.h"
 #include "core/shared_memory.h"
@@ -86,6 +87,6 @@ CUresult cuDestroyExternalMemory(CUexternalMemory memory)
     known = allocations_take(ALLOCATION_EXTERNAL, (uint64_t) (uintptr_t) memory, &allocation);
     result = driver.cuDestroyExternalMemory(memory);
     if (known)
-        charge_freed(&allocation, result);
+        entry_freed(&allocation, result);
     return result;
 }

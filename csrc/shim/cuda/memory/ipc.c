@@ -5,6 +5,7 @@
  * opener has to pay, the handle is opened first, then charged, and closed again if it does not fit.
  */
 #include "shim/cuda/memory/ipc_imports.h"
+#include "shim/cuda/memory/entry.h"
 #include "shim/cuda/memory/share.h"
 #include "shim/driver.h"
 
@@ -71,7 +72,7 @@ static CUresult open_handle(opener_t *opener, CUdeviceptr *address, CUipcMemHand
             return result;
         driver.cuIpcCloseMemHandle(*address);
     }
-    charge_release(&opened);
+    entry_release(&opened);
     charge_refund(&charge);
     return result;
 }
@@ -98,7 +99,7 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address)
     known = ipc_imports_take(address, &opened);
     result = driver.cuIpcCloseMemHandle(address);
     if (known && result == CUDA_SUCCESS)
-        charge_release(&opened);
+        entry_release(&opened);
     else if (known)
         ipc_imports_add(&opened);
     return result;

@@ -2,6 +2,7 @@
 /* ipc_imports.c -- a short list, whose lock is never held during a driver call; see ipc_imports.h.
  */
 #include "shim/cuda/memory/ipc_imports.h"
+#include "shim/cuda/memory/entry.h"
 #include "shim/suspension.h"
 #include "core/mutex.h"
 
@@ -66,7 +67,7 @@ int ipc_imports_add(const struct allocation *allocation)
     mutex_unlock(&lock, LOCK_IPC_IMPORTS);
     if (opened) {
         free(made);
-        charge_release(allocation);
+        entry_release(allocation);
     } else if (context_life(allocation->owner) != allocation->life) {
         ipc_imports_context_ended(allocation->owner); /* the context was destroyed meanwhile */
     }
@@ -103,7 +104,7 @@ void ipc_imports_context_ended(const struct context *owner)
         struct allocation *allocation = &(*place)->allocation;
 
         if (allocation->owner == owner && allocation->life != context_life(owner)) {
-            charge_release(allocation);
+            entry_release(allocation);
             unhook(place);
         } else {
             place = &(*place)->next;

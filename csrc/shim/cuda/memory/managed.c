@@ -7,6 +7,7 @@
 #include "shim/cuda/memory/managed.h"
 #include "core/blocks.h"
 #include "shim/cuda/memory/charge.h"
+#include "shim/cuda/memory/entry.h"
 #include "shim/cuda/memory/physical.h"
 #include "shim/cuda/work/transfer.h"
 
@@ -43,20 +44,20 @@ void managed_take(CUdeviceptr address, struct managed_charges *taken)
 void managed_release(const struct managed_charges *taken)
 {
     for (unsigned i = 0; i < taken->count; i++)
-        charge_release(&taken->charges[i]);
+        entry_release(&taken->charges[i]);
 }
 
 void managed_restore(const struct managed_charges *taken)
 {
     for (unsigned i = 0; i < taken->count; i++)
-        charge_restore(&taken->charges[i]);
+        entry_restore(&taken->charges[i]);
 }
 
 static void undo(const struct move *move)
 {
     for (unsigned i = 0; i < move->count; i++)
         if (allocations_take_back(&move->made[i]))
-            charge_release(&move->made[i]);
+            entry_release(&move->made[i]);
 }
 
 /* Charge *device* for memory that was allocated elsewhere, unless it is charged already. */
@@ -76,15 +77,15 @@ static CUresult charge_on(const struct allocation *memory, unsigned device, stru
     made.device = (uint8_t) device;
     made.kind = (uint8_t) kind_on(device);
     __atomic_store_n(&managed_moved, 1, __ATOMIC_SEQ_CST);
-    if (charge_enter(&made) != 0) {
-        charge_release(&made);
+    if (entry_insert(&made) != 0) {
+        entry_release(&made);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     /* It may have been freed before this entry was visible. */
     if (!allocations_find(ALLOCATION_LINEAR, memory->address, &found) ||
         found.owner != memory->owner || found.life != memory->life) {
         if (allocations_take_back(&made))
-            charge_release(&made);
+            entry_release(&made);
     } else if (move->count < UNDONE) {
         move->made[move->count++] = made;
     }

@@ -6,6 +6,7 @@
  * only after the driver has freed them.
  */
 #include "shim/cuda/memory/charge.h"
+#include "shim/cuda/memory/entry.h"
 #include "shim/cuda/memory/managed.h"
 #include "shim/cuda/memory/pool_ranges.h"
 #include "shim/driver.h"
@@ -112,7 +113,7 @@ static CUresult free_moved(const struct allocation *allocation)
     result = driver.cuMemFree_v2(allocation->address);
     if (result == CUDA_SUCCESS)
         managed_release(&moved);
-    charge_freed(allocation, result);
+    entry_freed(allocation, result);
     if (result != CUDA_SUCCESS)
         managed_restore(&moved);
     return result;
@@ -133,6 +134,6 @@ CUresult cuMemFree_v2(CUdeviceptr address)
     if (unlikely(__atomic_load_n(&managed_moved, __ATOMIC_SEQ_CST)))
         return free_moved(&allocation);
     result = driver.cuMemFree_v2(address);
-    charge_freed(&allocation, result);
+    entry_freed(&allocation, result);
     return result;
 }

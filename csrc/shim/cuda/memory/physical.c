@@ -6,7 +6,7 @@
  * the entry's lock, may add a use: the entry's own use keeps the record alive.
  */
 #include "shim/cuda/memory/physical.h"
-#include "shim/cuda/memory/charge.h"
+#include "shim/cuda/memory/entry.h"
 #include "shim/cuda/memory/multicast.h"
 #include "shim/suspension.h"
 
@@ -36,7 +36,7 @@ static void end_uses(struct physical *physical, uint64_t count)
         multicast_end(physical);
     if (unlikely(physical->unmovable))
         suspension_count_unmovable(-1);
-    charge_release(&physical->charge);
+    entry_release(&physical->charge);
     free(physical);
 }
 

@@ -6,6 +6,7 @@
  */
 #include "shim/cuda/work/capture.h"
 #include "shim/cuda/memory/charge.h"
+#include "shim/cuda/memory/entry.h"
 #include "shim/cuda/memory/deferred_free.h"
 #include "shim/cuda/memory/managed.h"
 #include "shim/cuda/memory/pool_ranges.h"
@@ -178,7 +179,7 @@ static CUresult release_linear(const struct allocation *allocation, const struct
         managed_take(allocation->address, &moved);
     result = STREAM_CALL(stream, cuMemFreeAsync)(allocation->address, stream->handle);
     if (result != CUDA_SUCCESS) {
-        charge_restore(allocation);
+        entry_restore(allocation);
         managed_restore(&moved);
         return result;
     }

@@ -8,6 +8,7 @@
  */
 #include "shim/cuda/memory/pool_share.h"
 #include "shim/cuda/memory/charge.h"
+#include "shim/cuda/memory/entry.h"
 #include "shim/cuda/memory/pool.h"
 #include "shim/cuda/memory/share.h"
 #include "shim/driver.h"
@@ -41,7 +42,7 @@ static CUresult enter(CUmemoryPool handle, link_t link)
     struct allocation pool = {
         .address = (uint64_t) (uintptr_t) handle, .link = link, .kind = ALLOCATION_POOL};
 
-    return link ? charge_result(charge_enter(&pool)) : CUDA_SUCCESS;
+    return link ? charge_result(entry_insert(&pool)) : CUDA_SUCCESS;
 }
 
 CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *handle, void *shareable,
@@ -79,7 +80,7 @@ CUresult pool_share_destroy(CUmemoryPool handle)
     CUresult result = driver.cuMemPoolDestroy(handle);
 
     if (known)
-        charge_freed(&pool, result);
+        entry_freed(&pool, result);
     return result;
 }
 
@@ -108,12 +109,12 @@ CUresult cuMemPoolImportPointer(CUdeviceptr *address, CUmemoryPool handle,
     if (result == CUDA_SUCCESS) {
         opened.address = *address;
         result = share_pay(&opened);
-        if (result == CUDA_SUCCESS && charge_enter(&opened) != 0)
+        if (result == CUDA_SUCCESS && entry_insert(&opened) != 0)
             result = CUDA_ERROR_OUT_OF_MEMORY;
         if (result == CUDA_SUCCESS)
             return result;
         driver.cuMemFree_v2(*address);
     }
-    charge_release(&opened);
+    entry_release(&opened);
     return result;
 }

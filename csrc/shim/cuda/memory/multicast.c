@@ -17,27 +17,9 @@
 
 #include <stdlib.h>
 
-struct binding {
-    struct binding *next;
-    struct physical *memory; /* held */
-    size_t offset;           /* in the object */
-    size_t bytes;
-};
-
 /* Lock of the bindings of all objects; never held during a driver call, which may block until all
  * devices have been added to an object. */
 static int lock;
-
-static void drop(struct binding *binding)
-{
-    while (binding) {
-        struct binding *next = binding->next;
-
-        physical_drop(binding->memory);
-        free(binding);
-        binding = next;
-    }
-}
 
 static void attach(struct physical *object, struct binding *bindings)
 {
@@ -72,12 +54,6 @@ static struct binding *detach(struct physical *object, int device, size_t offset
     }
     spin_unlock(&lock, LOCK_MULTICAST);
     return detached;
-}
-
-void multicast_end(struct physical *object)
-{
-    if (!object->shared)
-        drop(object->bound);
 }
 
 void multicast_after_fork(void)
@@ -126,7 +102,7 @@ static int prepare_mapped(struct binding **bindings, size_t offset, CUdeviceptr 
 static void settle(struct physical *object, struct binding *bindings, int bound)
 {
     if (!bound)
-        drop(bindings);
+        physical_drop_bindings(bindings);
     else if (object)
         attach(object, bindings);
     if (object)
@@ -204,7 +180,7 @@ CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle handle, CUdevice ord
         if (!shim.open)                                                    \
             return CUDA_ERROR_NOT_INITIALIZED;                             \
         if (!prepare_mapped(&bindings, offset, address, bytes)) {          \
-            drop(bindings);                                                \
+            physical_drop_bindings(bindings);                              \
             return CUDA_ERROR_OUT_OF_MEMORY;                               \
         }                                                                  \
         object = physical_hold(handle);                                    \

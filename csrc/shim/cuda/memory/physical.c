@@ -7,7 +7,6 @@
  */
 #include "shim/cuda/memory/physical.h"
 #include "shim/cuda/memory/entry.h"
-#include "shim/cuda/memory/multicast.h"
 #include "shim/suspension.h"
 
 #include <stdlib.h>
@@ -32,8 +31,8 @@ static void end_uses(struct physical *physical, uint64_t count)
 {
     if (__atomic_sub_fetch(&physical->uses, count, __ATOMIC_ACQ_REL))
         return;
-    if (unlikely(physical->bound))
-        multicast_end(physical);
+    if (unlikely(physical->bound) && !physical->shared)
+        physical_drop_bindings(physical->bound);
     if (unlikely(physical->unmovable))
         suspension_count_unmovable(-1);
     entry_release(&physical->charge);
@@ -43,6 +42,17 @@ static void end_uses(struct physical *physical, uint64_t count)
 void physical_drop(struct physical *physical)
 {
     end_uses(physical, 1);
+}
+
+void physical_drop_bindings(struct binding *bindings)
+{
+    while (bindings) {
+        struct binding *next = bindings->next;
+
+        physical_drop(bindings->memory);
+        free(bindings);
+        bindings = next;
+    }
 }
 
 /* Insert an entry. If its key exists, the driver reused it after a free that no hook saw. */

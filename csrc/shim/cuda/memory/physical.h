@@ -19,18 +19,24 @@
 #include "core/allocations.h"
 #include "shim/hooks.h"
 
-struct binding;
-
 #define PLACE_NOWHERE (-1) /* a device that the quota does not have */
 #define PLACE_ON_HOST (-2)
 
 /* The place of a location: the index of a device in the quota, or one of the above. */
 int physical_place(const CUmemLocation *location);
 
+/* Memory bound to a multicast object (multicast.c), which keeps it. */
+struct binding {
+    struct binding *next;
+    struct physical *memory; /* held */
+    size_t offset;           /* in the object */
+    size_t bytes;
+};
+
 struct physical {
     struct allocation charge; /* its address is the handle; no bytes: nothing is charged for it */
     uint64_t uses;
-    struct binding *bound; /* memory bound to it, if it is a multicast object (multicast.c) */
+    struct binding *bound; /* if it is a multicast object */
     int shared;            /* others may have it, and keep it when this process is done with it */
     int foreign;           /* of another container: this process pays for its mappings (export.h) */
     int unmovable;         /* by a suspension, which counts it */
@@ -60,6 +66,9 @@ static inline CUmemGenericAllocationHandle physical_handle(const struct physical
 
 /* End a hold. */
 void physical_drop(struct physical *physical);
+
+/* End the holds of a list of bindings, and free it. */
+void physical_drop_bindings(struct binding *bindings);
 
 /* Remove one reference of *handle*, and hold its record; NULL if the handle is unknown. */
 struct physical *physical_take_reference(CUmemGenericAllocationHandle handle);

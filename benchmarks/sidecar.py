@@ -45,7 +45,7 @@ GRACE = 1  # of the sidecars that ignore their signal
 
 
 def side(way: str) -> dict[str, Any]:
-    """Return the sidecar that is ended in one *way*."""
+    """Return a sidecar that pyvgpu, kubelet or the benchmark ("hand") ends in this *way*."""
     match way:
         case "hand":
             return rig.container("side", OBEYS)
@@ -60,15 +60,16 @@ def side(way: str) -> dict[str, Any]:
 
 
 class Latency:
-    """Jobs of several ways in turn, some at a time."""
+    """Jobs with each way of ending a sidecar, in random order, some at a time."""
 
     def __init__(self, ways: list[str], jobs: int) -> None:
         self._todo = ways * jobs
         random.shuffle(self._todo)
-        self._over: dict[str, float] = {}  # pod -> when the API server said that it had ended
-        self._written: dict[str, float] = {}  # pod -> when it said what the controller had begun
+        # By pod: when the API server reported its end, and the controller's record; its phase.
+        self._over: dict[str, float] = {}
+        self._written: dict[str, float] = {}
         self._phases: dict[str, str] = {}
-        self._swapped: set[str] = set()  # by hand
+        self._swapped: set[str] = set()  # pods with an image that the benchmark has swapped
         self._changed = threading.Condition()
 
     def run(self) -> dict[str, list[dict[str, float]]]:
@@ -113,7 +114,7 @@ class Latency:
                 self._changed.notify()
 
     def _is_for_a_hand(self, pod: dict[str, Any]) -> bool:
-        """Return True, once per pod, if its main container is done and the test must end it."""
+        """Return True, once per pod, if the benchmark itself must swap its sidecar's image."""
         name = pod["metadata"]["name"]
         if not name.startswith("hand-") or name in self._swapped or not by_hand.main_is_done(pod):
             return False
@@ -154,7 +155,7 @@ class Latency:
 
 
 def burst(parts: sidecars.Parts, folder: str, jobs: int, real: int) -> dict[str, Any]:
-    """End so many Jobs at the same moment, *real* of them in pods of this machine."""
+    """End *jobs* Jobs at the same moment, *real* of them in pods of this machine."""
     with rig.space() as space, cluster.fake_node():
         kubelet = cluster.FakeKubelet(space)
         go = Path(folder) / "go"
@@ -205,7 +206,7 @@ def burst(parts: sidecars.Parts, folder: str, jobs: int, real: int) -> dict[str,
 
 
 def many(parts: sidecars.Parts, count: int) -> dict[str, Any]:
-    """Let a controller know so many pods at work."""
+    """Measure a controller that watches *count* running pods."""
     with rig.space() as space, cluster.fake_node():
         kubelet = cluster.FakeKubelet(space)
         padding = [{"name": f"SETTING_{n}", "value": f"value-{n}" * 3} for n in range(30)]
@@ -228,7 +229,7 @@ def many(parts: sidecars.Parts, count: int) -> dict[str, Any]:
         figures = scrape()
         kubelet.close()
         parts.finish("controller")
-        # One by one, for all of them at once take longer than a request may.
+        # One request each: a request that deletes all of them takes longer than a request may.
         cluster.in_parallel(lambda number: remove(space, f"p{number}"), range(count))
         return {
             "pods": count,
@@ -266,7 +267,7 @@ def all_pods(space: rig.Space) -> list[Any]:
 
 
 def bound(space: rig.Space, count: int) -> list[Any]:
-    """Return the pods when there are so many, each on a node."""
+    """Return the pods once at least *count* of them are bound to nodes."""
     wait_until(lambda: sum("nodeName" in pod["spec"] for pod in all_pods(space)) >= count)
     return all_pods(space)
 
@@ -276,7 +277,7 @@ def wait_until(true: Any) -> None:
     end = time.monotonic() + SECONDS
     while not true():
         if time.monotonic() > end:
-            raise SystemExit("it did not come to that in time")
+            raise SystemExit(f"timed out after {SECONDS} s")
         time.sleep(0.5)
 
 
@@ -298,7 +299,7 @@ def scrape() -> dict[str, float]:
 
 
 def keep(record: dict[str, Any]) -> None:
-    """Write the record, as far as it has come."""
+    """Write the record, with the parts measured so far."""
     record["host"] = host.describe()
     host.keep(record, "sidecar")
 

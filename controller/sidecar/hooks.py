@@ -1,8 +1,8 @@
 """Run a container's preStop hook and its SIDECAR_TERMINATION_COMMAND before its stop signal.
 
-The container runtime does not know hooks, so the node part runs them when it stops a container
-without kubelet. As with kubelet, their time is part of the grace period, and a hook that fails
-does not prevent the stop.
+Only kubelet runs lifecycle hooks, not the container runtime; so the node part runs them when it
+stops a container itself. As with kubelet, their time is part of the grace period, and a hook that
+fails does not prevent the stop.
 """
 
 from __future__ import annotations
@@ -27,50 +27,51 @@ LEAST_SECONDS = 2  # minimum left after the hook, as in kubelet
 
 
 def run(
-    runtime: cri.RuntimeClient, seen: cri.RuntimeContainer, command: str, seconds: float
+    runtime: cri.RuntimeClient, container: cri.RuntimeContainer, command: str, seconds: float
 ) -> float:
     """Run the hooks of a container; return what is left of its grace period of *seconds*."""
     begun = time.monotonic()
-    for hook in (read(seen), {"exec": {"command": ["/bin/sh", "-c", command]}} if command else {}):
+    last = {"exec": {"command": ["/bin/sh", "-c", command]}} if command else {}
+    for hook in (read(container), last):
         left = seconds - (time.monotonic() - begun)
         if not hook or left <= 0:
             continue
         try:
-            _run(runtime, seen, hook, left)
+            _run(runtime, container, hook, left)
         except (cri.RuntimeRefusedError, OSError, http.client.HTTPException, ValueError) as exc:
-            log.warning("hook of container %s failed: %s", seen.name, exc)
+            log.warning("hook of container %s failed: %s", container.name, exc)
     left = seconds - (time.monotonic() - begun)
     return max(left, min(LEAST_SECONDS, seconds))
 
 
-def read(seen: cri.RuntimeContainer) -> Object:
+def read(container: cri.RuntimeContainer) -> Object:
     """Return the preStop hook that kubelet stored in the container's annotations."""
     try:
-        hook = json.loads(seen.annotations.get(cri.PRE_STOP) or "{}")
+        hook = json.loads(container.annotations.get(cri.PRE_STOP) or "{}")
     except ValueError:
         return {}
     return hook if isinstance(hook, dict) else {}
 
 
 def _run(
-    runtime: cri.RuntimeClient, seen: cri.RuntimeContainer, hook: Object, seconds: float
+    runtime: cri.RuntimeClient, container: cri.RuntimeContainer, hook: Object, seconds: float
 ) -> None:
     command = objects.words(objects.section(hook, "exec"), "command")
     if command:
-        code = runtime.execute(seen.id, command, seconds)
+        code = runtime.execute(container.id, command, seconds)
         if code:
-            log.warning("hook of container %s ended with %d", seen.name, code)
+            log.warning("hook of container %s ended with %d", container.name, code)
     elif "httpGet" in hook:
-        _get(runtime, seen, objects.section(hook, "httpGet"), seconds)
+        _get(runtime, container, objects.section(hook, "httpGet"), seconds)
     elif "sleep" in hook:
         time.sleep(min(float(objects.section(hook, "sleep").get("seconds") or 0), seconds))
 
 
 def _get(
-    runtime: cri.RuntimeClient, seen: cri.RuntimeContainer, request: Object, seconds: float
+    runtime: cri.RuntimeClient, container: cri.RuntimeContainer, request: Object, seconds: float
 ) -> None:
-    host = str(request.get("host") or "") or runtime.address(seen.pod) or "127.0.0.1"
-    port = _port(seen, request.get("port"))
+    host = str(request.get("host") or "") or runtime.address(container.pod) or "127.0.0.1"
+    port = _port(container, request.get("port"))
     if request.get("scheme") == "HTTPS":
         unchecked = ssl._create_unverified_context()  # noqa: S323 - as kubelet does
         connection: http.client.HTTPConnection = http.client.HTTPSConnection(
@@ -89,11 +90,11 @@ def _get(
         connection.close()
 
 
-def _port(seen: cri.RuntimeContainer, port: Any) -> int:
+def _port(container: cri.RuntimeContainer, port: Any) -> int:
     """Return the number of a port, which may be the name of one of the container's ports."""
     if str(port).isdecimal():
         return int(port)
-    ports = json.loads(seen.annotations.get(cri.PORTS) or "[]")
+    ports = json.loads(container.annotations.get(cri.PORTS) or "[]")
     for entry in objects.entries({"ports": ports}, "ports"):
         if entry.get("name") == port:
             return int(entry.get("containerPort") or 0)

@@ -24,7 +24,8 @@ void visible_device_text(const struct quota_limits *limits, unsigned index,
                       text);
 }
 
-/* The index of the only device whose UUID begins with the *length* characters; else -1. */
+/* The index of the device with a UUID that begins with the first *length* characters of *entry*; -1
+ * if none or several have one. */
 static int by_uuid(const char *entry, size_t length, const struct quota_limits *limits)
 {
     int found = -1;
@@ -64,7 +65,7 @@ static void append(char text[VISIBLE_TEXT], const struct quota_limits *limits, u
 
 void visible_resolve(const char *asked, const struct quota_limits *limits, char text[VISIBLE_TEXT])
 {
-    unsigned taken = 0;
+    unsigned taken = 0; /* bits of the devices in *text* */
     int uuids = asked && (strncmp(asked, "GPU-", PREFIX_LENGTH) == 0 ||
                           strncmp(asked, "MIG-", PREFIX_LENGTH) == 0);
 
@@ -75,7 +76,7 @@ void visible_resolve(const char *asked, const struct quota_limits *limits, char 
         size_t length = strcspn(asked, ",");
         int index = uuids ? by_uuid(asked, length, limits) : by_ordinal(asked, limits);
 
-        if (uuids && length <= PREFIX_LENGTH)
+        if (uuids && length <= PREFIX_LENGTH) /* "GPU-" alone would match every device */
             index = -1;
         if (index < 0)
             break;

@@ -17,7 +17,7 @@ class Reason(enum.StrEnum):
     NOT_SUSPENDED = "VGPUNotSuspended"  # the pod cannot be suspended, and goes on
     RESUMED = "VGPUResumed"  # the pod's device memory was moved back
     NOT_RESUMED = "VGPUNotResumed"  # the pod cannot be resumed, and stays suspended
-    LOST = "VGPUNotRestored"  # the driver cannot restore a container, whose processes are killed
+    LOST = "VGPUNotRestored"  # the driver cannot restore a container: its processes are killed
     DEVICE_UNHEALTHY = "VGPUDeviceUnhealthy"  # a device that the pod uses is unhealthy
     DEVICE_HEALTHY = "VGPUDeviceHealthy"  # the device is healthy again
     PROGRAMS_LOST = "VGPUProgramsLost"  # the MPS server of a device, and so its programs, ended

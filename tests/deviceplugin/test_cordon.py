@@ -1,4 +1,4 @@
-"""The node's annotation cordons devices, even while the API server is unavailable."""
+"""The node's annotation and `pyvgpu cordon` cordon devices without the API server, too."""
 
 import json
 
@@ -12,25 +12,25 @@ A, B = "GPU-a", "GPU-b"
 
 
 class Node:
-    """A node, as last seen or never seen."""
+    """The agent's copy of its Node object, which may not have been read yet."""
 
     def __init__(self):
         self.annotations = None
-        self.away = False
+        self.unread = False
 
     def metadata(self):
-        if self.away:
+        if self.unread:
             raise apiserver.ServerError("it has not been read yet")
         return {"name": "node-1", "annotations": self.annotations}
 
 
 @pytest.fixture
-def seen():
+def node():
     return Node()
 
 
-def follower(seen, kept):
-    return cordoned_devices.CordonWatch(seen, lambda: [A, B], kept.follow)
+def watch_of(node, cordons):
+    return cordoned_devices.CordonWatch(node, lambda: [A, B], cordons.follow)
 
 
 @pytest.mark.parametrize(
@@ -46,40 +46,40 @@ def test_annotation_is_parsed_into_uuids(text, expected):
     assert cordoned_devices.read(text) == expected
 
 
-def test_annotation_and_orders_are_independent(seen, tmp_path):
-    kept = cordoned_devices.Cordons(tmp_path)
-    poll = follower(seen, kept).poll
+def test_annotation_and_command_are_independent(node, tmp_path):
+    cordons = cordoned_devices.Cordons(tmp_path)
+    poll = watch_of(node, cordons).poll
     poll()
-    assert kept.uuids == frozenset()
-    kept.change(A, cordoned=True)
-    seen.annotations = {"pyvgpu.io/cordoned": f"{A},{B}"}
+    assert cordons.uuids == frozenset()
+    cordons.change(A, cordoned=True)
+    node.annotations = {"pyvgpu.io/cordoned": f"{A},{B}"}
     poll()
-    assert kept.uuids == {A, B}
-    kept.change(A, cordoned=False)
-    assert kept.uuids == {A, B}  # the annotation still says so
-    seen.annotations = {"other": "x"}
+    assert cordons.uuids == {A, B}
+    cordons.change(A, cordoned=False)
+    assert cordons.uuids == {A, B}  # the annotation still says so
+    node.annotations = {"other": "x"}
     poll()
-    assert kept.uuids == frozenset()
+    assert cordons.uuids == frozenset()
 
 
-def test_cordon_lasts_while_the_node_cannot_be_read(seen, tmp_path):
-    seen.annotations = {"pyvgpu.io/cordoned": B}
-    follower(seen, cordoned_devices.Cordons(tmp_path)).poll()
-    seen.away = True
+def test_cordon_lasts_while_the_node_cannot_be_read(node, tmp_path):
+    node.annotations = {"pyvgpu.io/cordoned": B}
+    watch_of(node, cordoned_devices.Cordons(tmp_path)).poll()
+    node.unread = True
     again = cordoned_devices.Cordons(tmp_path)
     assert again.uuids == {B}
     rounds = iter([False, True])
-    follower(seen, again).run(lambda _: next(rounds))
+    watch_of(node, again).run(lambda _: next(rounds))
     assert again.uuids == {B}
 
 
-def test_unknown_device_is_logged_once_with_valid_ones(seen, tmp_path, caplog):
-    seen.annotations = {"pyvgpu.io/cordoned": "GPU-x"}
-    one = follower(seen, cordoned_devices.Cordons(tmp_path))
-    one.poll()
-    one.poll()
-    (said,) = caplog.messages
-    assert said == "pyvgpu.io/cordoned 'GPU-x': this node has no device GPU-x; valid: GPU-a, GPU-b"
+def test_unknown_device_is_logged_once_with_valid_ones(node, tmp_path, caplog):
+    node.annotations = {"pyvgpu.io/cordoned": "GPU-x"}
+    watch = watch_of(node, cordoned_devices.Cordons(tmp_path))
+    watch.poll()
+    watch.poll()
+    (line,) = caplog.messages
+    assert line == "pyvgpu.io/cordoned 'GPU-x': this node has no device GPU-x; valid: GPU-a, GPU-b"
 
 
 @pytest.mark.parametrize("name", [cordoned_devices.ORDERED, cordoned_devices.NOTED])

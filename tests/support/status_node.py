@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 GIB = 1 << 30
 MODEL = "NVIDIA H100 80GB HBM3"
 NAME = "gpu-node-7"
-AT = 1_795_343_520.0  # 2026-11-22, 10:32
-SAMPLES = 70
-TROUBLES = (("agent", ""), ("kubelet", ""))
+AT = 1_795_343_520.0  # the time of the page: 2026-11-22, 10:32
+SAMPLES = 70  # in the history before that
+TROUBLES = (("agent", ""), ("kubelet", ""))  # components, none with an error
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class Tenant:
     vmemory: int  # bytes
     busy: float  # mean fraction of the device's time
     swing: float = 0.0  # amplitude around the mean
-    held: float = 0.5  # fraction of its memory
-    waits: float = 0.0  # fraction of the time
+    held: float = 0.5  # fraction of its vmemory
+    waits: float = 0.0  # fraction of the time in which launches wait for the budget
     refused: int = 0  # allocations refused in the last period
     ceiling: int | None = None  # vcore, for elastic containers
     suspended: bool = False
@@ -115,7 +115,7 @@ class Node:
         self.at = AT
 
     def sample(self, number: int, last: int) -> None:
-        """Sample the sources once, as the agent does each period."""
+        """Record sample *number* of 0 to *last*, as the agent does each period."""
         self.at += usage.PERIOD_SECONDS
         self._uses = {
             grant.id: _use(tenant, number, last)

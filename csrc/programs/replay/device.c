@@ -12,11 +12,11 @@
 #include <unistd.h>
 
 enum {
-    COPY_BYTES = 4096, /* of every copy: its duration is the recorded one, whatever its size */
-    BLOCK_BYTES = 64 << 10,
-    ONE_PROCESSOR = 1, /* so that streams run in parallel wherever they did when recorded */
-    DEFAULT_SHARED_BYTES = 48 << 10,
-    ENTRY_BYTES = 1024,
+    COPY_BYTES = 4096,      /* of every copy: transfer_takes() sets its duration */
+    BLOCK_BYTES = 64 << 10, /* of every allocation */
+    ONE_PROCESSOR = 1,      /* of each kernel: so streams overlap wherever they did when recorded */
+    DEFAULT_SHARED_BYTES = 48 << 10, /* a kernel that needs more has to opt in */
+    ENTRY_BYTES = 1024,              /* at least the length of a kernel's PTX */
 };
 
 static const struct program *program;
@@ -28,7 +28,8 @@ static CUgraphExec *graphs;
 static CUdeviceptr buffer, other_buffer;
 static void *pinned;
 static char pageable[COPY_BYTES];
-static void (*transfer_takes)(uint64_t ns); /* only in the simulated driver */
+/* Tells the simulated driver how long the next copy takes; NULL with any other driver. */
+static void (*transfer_takes)(uint64_t ns);
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static CUdeviceptr *blocks; /* allocated ones, the oldest first */
@@ -38,12 +39,13 @@ static void check(const char *call, CUresult result)
 {
     if (result == CUDA_SUCCESS)
         return;
-    fprintf(stderr, "player: %s gave %d\n", call, (int) result);
+    fprintf(stderr, "player: %s returned %d\n", call, (int) result);
     _exit(1);
 }
 
 #define CHECK(call, ...) check(#call, call(__VA_ARGS__))
 
+/* One element more, since calloc() of none may return NULL. */
 static void *make_table(size_t count, size_t size)
 {
     void *table = calloc(count + 1, size);
@@ -210,6 +212,7 @@ static void free_one(void)
         CHECK(cuMemFree, block);
 }
 
+/* Never freed: recordings do not say which block a program frees. */
 static void allocate_host(void)
 {
     void *block;

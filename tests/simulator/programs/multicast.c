@@ -32,7 +32,7 @@ int main(void)
     CUmulticastObjectProp prop = {.numDevices = 2, .size = 4 * PAGE};
     CUmemGenericAllocationHandle object, first, second, other;
     size_t before, granularity;
-    CUdeviceptr address, shown;
+    CUdeviceptr address, object_address;
 
     open_device(0);
     before = free_bytes();
@@ -45,14 +45,16 @@ int main(void)
     first = page(0);
     second = page(0);
     other = page(1);
+    /* The arguments swapped; then before all devices were added. */
     EXPECT_RESULT(CUDA_ERROR_INVALID_VALUE, cuMulticastBindMem(first, 0, object, 0, PAGE, 0));
     EXPECT_RESULT(CUDA_ERROR_ILLEGAL_STATE, cuMulticastBindMem(object, 0, first, 0, PAGE, 0));
     CHECK(cuMulticastAddDevice(object, 1));
     CHECK(cuMulticastBindMem(object, 0, first, 0, PAGE, 0));
     EXPECT_RESULT(CUDA_ERROR_INVALID_VALUE, cuMulticastBindMem(object, 0, second, 0, PAGE, 0));
-    CHECK(cuMulticastBindMem(object, 0, other, 0, PAGE, 0)); /* of the other device */
+    CHECK(cuMulticastBindMem(object, 0, other, 0, PAGE, 0)); /* the same place on another device */
     address = map(second);
     CHECK(cuMulticastBindAddr(object, PAGE, address, PAGE, 0));
+    /* The bindings alone keep the memory: two pages of device 0. */
     CHECK(cuMemUnmap(address, PAGE));
     CHECK(cuMemRelease(first));
     CHECK(cuMemRelease(second));
@@ -61,10 +63,11 @@ int main(void)
     CHECK(cuMulticastUnbind(object, 0, 0, PAGE));
     EXPECT_RESULT(CUDA_ERROR_INVALID_VALUE, cuMulticastUnbind(object, 0, 0, PAGE));
     EXPECT(before - free_bytes() == PAGE);
-    shown = map(object);
+    /* A mapping keeps the object after its handle was released. */
+    object_address = map(object);
     CHECK(cuMemRelease(object));
     EXPECT(before - free_bytes() == PAGE);
-    CHECK(cuMemUnmap(shown, PAGE));
+    CHECK(cuMemUnmap(object_address, PAGE));
     EXPECT(before == free_bytes());
     puts("ok");
     return 0;

@@ -39,7 +39,9 @@ def run(options: argparse.Namespace) -> int:
     registries = reservations.Registries(*places.registries)
     if options.dry_run:
         for trace in traces.find(os.environ, places):
-            print(f"would remove {trace.path}: {trace.what}")
+            point = traces.mount_point(trace)
+            first = "" if point is None else f"; first unmount {point}"
+            print(f"would remove {trace.path}: {trace.what}{first}")
     else:
         with registries.idle():  # and none starts meanwhile
             for trace in traces.find(os.environ, places):

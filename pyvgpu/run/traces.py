@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, names
+from pyvgpu.machine import mounts
 from pyvgpu.run import run_files
 
 if TYPE_CHECKING:
@@ -61,11 +62,24 @@ def find(environment: Mapping[str, str], places: MachinePlaces) -> tuple[Leftove
     return tuple({trace.path: trace for trace in found if _is_ours(trace.path)}.values())
 
 
+def mount_point(trace: Leftover) -> Path | None:
+    """Return a mount point that *trace* is, or has below it, the innermost first; or None."""
+    real = os.path.realpath(trace.path)
+    return max((point for point in mounts.points() if point.is_relative_to(real)), default=None)
+
+
 def remove(trace: Leftover) -> None:
     """Remove *trace*; UnavailableError, or PermissionDeniedError, if that fails.
 
-    Links in it are removed, not followed. A registry stays if it has entries of other users.
+    Links in it are removed, not followed. A registry stays if it has entries of other users. Of
+    a folder with a mount point nothing is removed, since the files there may be others'.
     """
+    point = mount_point(trace)
+    if point is not None:
+        raise errors.UnavailableError(
+            f"{trace.path}: cannot be removed: {point} is a mount point; unmount it first "
+            f"(`umount {point}`, as root), then repeat this command"
+        )
     try:
         if trace.path.is_dir():
             shutil.rmtree(trace.path)

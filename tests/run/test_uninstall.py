@@ -94,3 +94,33 @@ def test_active_runs_are_named_and_nothing_is_removed(runner, name):
         )
         assert listed.stdout.endswith(f"{sys.executable} -m pip uninstall pyvgpu\n")
         assert (runner.cache / "pyvgpu").exists()
+
+
+IN_A_MOUNT_NAMESPACE = """
+set -e
+mkdir -p "$1/arbiter-0" "$1/mounted"
+mount -t tmpfs none "$1/$2"
+touch "$1/$2/kept"
+"$3" - "$1" <<'PROGRAM' || true
+import pathlib, sys
+from pyvgpu.run import traces
+traces.remove(traces.Leftover(pathlib.Path(sys.argv[1]), "x"))
+PROGRAM
+ls "$1/$2"
+"""
+
+
+@pytest.mark.parametrize("below", [".", "mounted"])
+def test_mount_point_is_named_and_keeps_its_files(tmp_path, below):
+    folder = tmp_path / "registry"
+    script = ("sh", "-c", IN_A_MOUNT_NAMESPACE, "sh", folder, below, sys.executable)
+    ran = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--mount", *script],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    point = folder / below
+    assert f"{folder}: cannot be removed: {point} is a mount point; unmount it" in ran.stderr
+    assert ran.stdout == "kept\n"
+    assert (folder / "arbiter-0").is_dir()

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _Choice = TypeVar("_Choice", bound=enum.Enum)
+_UUID = re.compile(r"(GPU|MIG)-[\w/-]+", re.ASCII)  # as NVML has them; of MIG's older form, too
 _MOST_NUMA = 1023  # Linux' highest NUMA node
 _MOST_DEVICES = 64  # of one container
 _WORDS = {  # the annotation: the field of a selector, and an example
@@ -83,6 +84,8 @@ def read(annotations: Mapping[str, str]) -> DeviceSelector:
         for name, (field, example) in _WORDS.items()
         if name in annotations
     }
+    for name in (names.DEVICE_UUIDS_ANNOTATION, names.NOT_DEVICE_UUIDS_ANNOTATION):
+        _check_uuids(name, fields.get(_WORDS[name][0], frozenset()))
     numa = annotations.get(names.DEVICE_NUMA_ANNOTATION)
     memory = annotations.get(names.DEVICE_MEMORY_ANNOTATION)
     selector = datatypes.Selector(
@@ -158,6 +161,16 @@ def _words(name: str, text: str, example: str) -> frozenset[str]:
             f"{name} {text!r}: must be words separated by commas, such as {example}"
         )
     return found
+
+
+def _check_uuids(name: str, words: frozenset[str]) -> None:
+    """Refuse a device's index, and other words that no device can have as its UUID."""
+    for word in sorted(words):
+        if not _UUID.fullmatch(word):
+            raise errors.UsageError(
+                f"{name} {word!r}: must be UUIDs of devices separated by commas, as `nvidia-smi "
+                f"-L` prints them, such as {_WORDS[name][1]}"
+            )
 
 
 def _numa(text: str) -> int:

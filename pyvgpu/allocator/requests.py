@@ -20,6 +20,11 @@ def read(
     the minimum of a useful share: the overhead of a context, and some room. UsageError names
     valid values.
     """
+    if vcore == 0 and vmemory > 0:
+        raise errors.UsageError(
+            "vmemory without vcore: a share of a device needs some of its time too, from 1 to 99 "
+            "vcore, such as 50; or ask for a multiple of 100 vcore, a whole device"
+        )
     if vcore < 1:
         raise errors.UsageError(
             f"vcore {vcore}: must be from 1 to 99 for a share of one device, or a multiple of 100 "

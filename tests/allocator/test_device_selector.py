@@ -18,6 +18,7 @@ def ours(**notes):
     [
         ({}, {}),
         ({"device_uuids": "GPU-1"}, {"uuids": {"GPU-1"}}),
+        ({"device_uuids": "MIG-GPU-1/2/0"}, {"uuids": {"MIG-GPU-1/2/0"}}),
         ({"not_device_uuids": "GPU-1, GPU-2"}, {"not_uuids": {"GPU-1", "GPU-2"}}),
         ({"device_models": "H100,A100 SXM"}, {"models": {"H100", "A100 SXM"}}),
         ({"not_device_models": "T4"}, {"not_models": {"T4"}}),
@@ -64,6 +65,9 @@ def test_placement_is_the_pods_choice_or_the_administrators():
     ("notes", "said"),
     [
         ({"device_uuids": ""}, "device-uuids '': must be words separated by commas"),
+        ({"device_uuids": "0"}, "device-uuids '0': must be UUIDs of devices .*such as GPU-6f1e"),
+        ({"device_uuids": "GPU-1,1"}, "device-uuids '1': must be UUIDs"),
+        ({"not_device_uuids": "gpu-1"}, "not-device-uuids 'gpu-1': must be UUIDs"),
         ({"device_models": "H100,"}, "device-models 'H100,': must be words"),
         ({"not_device_models": " "}, "not-device-models ' ': must be words .*, such as T4"),
         ({"device_classes": "a,,b"}, "device-classes 'a,,b': must be words .*, such as fast"),

@@ -30,7 +30,8 @@ def test_requests_of_containers(vcore, size, count, expected):
     ("vcore", "size", "count", "said"),
     [
         (150, GIB, None, "vcore 150: above 100 it must be.*valid would be 100 or 200"),
-        (0, GIB, None, "vcore 0: must be from 1 to 99.*such as 50"),
+        (0, GIB, None, "^vmemory without vcore: .*from 1 to 99 vcore, such as 50"),
+        (0, 0, None, "vcore 0: must be from 1 to 99.*such as 50"),
         (30, 0, None, "vcore 30 without vmemory.*at least 1 unit"),
         (100, GIB, 3, "vcore 100 on 3 devices.*such as 150"),
         (300, GIB, 2, "vcore 300 on 2 devices.*such as 100"),

@@ -294,8 +294,11 @@ def test_an_invalid_request_is_refused_and_the_next_one_answered(answering, verb
             ["--certificate-folder", "/x"],
             "--client-authority FILE must name the CA that issues them",
         ),
+        (["--certificate-signer", "x"], "--certificate-signer 'x': must be the name of a signer"),
+        (["--certificate-signer", "example/x"], "'example/x': must be the name of a signer: a"),
+        (["--certificate-signer", "a.example/X"], "such as kubernetes.io/kubelet-serving"),
         (
-            ["--certificate-folder", "/x", "--certificate-signer", "y", "--any-client"],
+            ["--certificate-folder", "/x", "--certificate-signer", "y.example/z", "--any-client"],
             "must not both be given",
         ),
     ],

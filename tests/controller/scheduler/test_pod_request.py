@@ -111,7 +111,7 @@ def test_a_pod_without_a_device_request_is_ignored(thing):
         ),
         pytest.param(
             pods.pod("x", pods.container(vcore=None)),
-            "container main: vcore 0: must be from 1 to 99",
+            "container main: vmemory without vcore: a share",
             id="no compute",
         ),
         pytest.param(

@@ -350,7 +350,7 @@ def test_requests_that_differ_from_limits_are_refused():
 def test_mebibytes_alone_are_refused_for_the_missing_vcore():
     pod = gpu.pod(gpu.asking("a", {MIB_RESOURCE: "4096"}))
     changed = small_kubelet.apply(copy.deepcopy(pod), ask(pod).operations)
-    assert "vcore 0: must be from 1 to 99" in evaluated(changed)
+    assert "vmemory without vcore: a share" in evaluated(changed)
 
 
 def test_unconverted_mebibytes_are_never_admitted():

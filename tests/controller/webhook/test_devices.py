@@ -185,7 +185,7 @@ def test_a_pod_without_devices_keeps_its_scheduler():
         (gpu.container("a", 150, 1), "container a: vcore 150: above 100 it must be a multiple"),
         (gpu.container("a", 50, 0), "container a: vcore 50 without vmemory: a share of a device"),
         (gpu.container("a", 50), "container a: vcore 50 without vmemory"),
-        (gpu.container("a", None, 4), "container a: vcore 0: must be from 1 to 99"),
+        (gpu.container("a", None, 4), "container a: vmemory without vcore: a share"),
         (gpu.container("a", "500m", 4), "pyvgpu.io/vcore '500m': must be a whole number"),
         (gpu.container("a", "-1", 4), "pyvgpu.io/vcore '-1': must be a whole number"),
         (gpu.container("a", 50, "1.5"), "pyvgpu.io/vmemory '1.5': must be a whole number"),

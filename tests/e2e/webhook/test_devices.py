@@ -63,7 +63,7 @@ def test_share_without_memory_gets_a_default_once_a_device_is_known(space, webho
     [
         (150, 1, "vcore 150: above 100 it must be a multiple of 100"),
         (50, 0, "vcore 50 without vmemory: a share of a device needs memory of it too"),
-        (None, 4, "vcore 0: must be from 1 to 99"),
+        (None, 4, "vmemory without vcore: a share of a device needs some of its time"),
         (30, "4Gi", "pyvgpu.io/vmemory '4Gi': counts units of 256MiB"),
         (30, 4096, "pyvgpu.io/vmemory '4096': 4096 units of 256MiB are 1TiB"),
         (30, "4G", "pyvgpu.io/vmemory '4000000000': 4000000000 units of 256MiB"),
@@ -88,7 +88,9 @@ def test_memory_in_mebibytes_is_converted(space, webhook):
     assert names.VMEMORY_MIB_RESOURCE not in limits
     only = in_mebibytes(30, 4000)
     del only["spec"]["containers"][0]["resources"]["limits"][names.VCORE_RESOURCE]
-    assert "vcore 0: must be from 1 to 99" in refused(dry_run, space, only)
+    assert "vmemory without vcore: a share of a device needs some of its time" in refused(
+        dry_run, space, only
+    )
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,12 @@ def _text(value: Any) -> str:
     return value
 
 
+def _image(value: Any) -> str:
+    if not isinstance(value, str) or not controller_settings.is_image(value):
+        raise _WrongError
+    return value
+
+
 def _texts(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list):
         raise _WrongError
@@ -213,7 +219,7 @@ FIELDS: tuple[Field, ...] = (
     Field(
         "fastExitImage",
         "fast_exit.image",
-        _text,
+        _image,
         "the name of an image",
         "registry.example/pyvgpu/fast-exit:1",
         "the image for swaps; `--fast-exit-image` overrides it",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import TYPE_CHECKING
 
 from pyvgpu import names
@@ -10,6 +11,10 @@ from pyvgpu import names
 if TYPE_CHECKING:
     from pyvgpu.controller.sidecar import marking
 
+_PART = "[a-z0-9]+(([._]|__|-+)[a-z0-9]+)*"
+_IMAGE = re.compile(  # [registry/]path[:tag][@digest], by the rules of registries
+    rf"([\w.\[\]:-]+/)?{_PART}(/{_PART})*(:\w[\w.-]{{0,127}})?(@\w+:[0-9a-f]{{32,}})?", re.ASCII
+)
 PATHS = ("stop", "hybrid", "swap")  # the allowed ways to end a sidecar: see how.Method
 
 
@@ -23,6 +28,11 @@ class FastExit:
     other_names: frozenset[str] = frozenset({"/bin/sh", "/bin/bash"})
     """Further paths of the program in the image, so that it can replace a container that starts
     one of them and was never transformed. Names without a path would depend on PATH."""
+
+
+def is_image(name: str) -> bool:
+    """Return whether *name* can be an image's: a node's runtime pulls no other."""
+    return _IMAGE.fullmatch(name) is not None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, input_files
+from pyvgpu.cli import table
 
 if TYPE_CHECKING:
     import argparse
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from pyvgpu.controller.certs import serving_certificate
     from pyvgpu.kube.apiserver import ApiServer
 
+_LONGEST_SIGNER = 571  # the API server's maximum
 CLUSTER_AUTHORITY = Path("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt")
 
 
@@ -27,6 +30,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--certificate-signer",
         metavar="NAME",
+        type=table.typed(_signer, "--certificate-signer"),
         help="signer of our CertificateSigningRequest, such as kubernetes.io/kubelet-serving",
     )
     add(
@@ -35,6 +39,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=str(CLUSTER_AUTHORITY),
         help="CA bundle that verifies certificates of that signer (%(default)s)",
     )
+
+
+def _signer(text: str, flag: str) -> str:
+    """Return the name of a signer, if it is valid by the API server's rule."""
+    label = "[a-z0-9]([a-z0-9-]*[a-z0-9])?"
+    name = rf"{label}(\.{label})+/[a-z0-9]([a-z0-9./-]*[a-z0-9])?"
+    if len(text) > _LONGEST_SIGNER or not re.fullmatch(name, text):
+        raise errors.UsageError(
+            f"{flag} {text[:80]!r}: must be the name of a signer: a domain with a dot, a slash, "
+            "and lower-case letters, digits and hyphens, such as kubernetes.io/kubelet-serving"
+        )
+    return text
 
 
 def makes_its_own(options: argparse.Namespace) -> bool:

@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyvgpu import log
+from pyvgpu import errors, log
 from pyvgpu.cli import table, termination
 from pyvgpu.controller.sidecar import config, controller_settings
 from pyvgpu.http import endpoints
@@ -32,8 +32,18 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     add(
         "--fast-exit-image",
         metavar="IMAGE",
+        type=table.typed(_image, "--fast-exit-image"),
         help=f"the image that exits with 0 at once ({controller_settings.FastExit().image})",
     )
+
+
+def _image(text: str, flag: str) -> str:
+    if not controller_settings.is_image(text):
+        raise errors.UsageError(
+            f"{flag} {text[:80]!r}: must be the name of an image, such as "
+            "registry.example/pyvgpu/fast-exit:1"
+        )
+    return text
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

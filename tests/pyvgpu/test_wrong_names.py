@@ -23,6 +23,17 @@ PYVGPU = [
         "--protected-namespace 'A_B'",
         NAMESPACE,
     ),
+    (
+        ("sidecar-controller", "--fast-exit-image", "a b"),
+        "--fast-exit-image 'a b'",
+        "must be the name of an image",
+    ),
+    (
+        ("sidecar-node", "--fast-exit-image", "Exit"),
+        "--fast-exit-image 'Exit'",
+        "must be the name",
+    ),
+    (("webhook", "--certificate-signer", "x"), "--certificate-signer 'x'", "the name of a signer"),
     (("sidecar-node", "--node", "a b"), "--node 'a b'", NAME),
     (("device-plugin", "--node", "a..b"), "--node 'a..b'", NAME),
     (("dra-driver", "--node", "a/"), "--node 'a/'", NAME),

@@ -57,6 +57,7 @@ def test_all_settings():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("fastExitImage: a b", "fastExitImage: a b: must be the name of an image, such as"),
         ("insist: maybe", "insist: maybe: must be true or false, such as insist: true"),
         ("insist: 1", "insist: 1: must be true or false"),
         ("paths: [kill]", "paths: ['kill']: must be some of stop, hybrid, swap, such as paths: ["),

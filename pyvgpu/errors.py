@@ -69,10 +69,10 @@ def of_files(text: str, exc: OSError, rule: str = "") -> PyVgpuError:
     return kind(f"{text}: {exc.strerror}" + (f"; {remedy}" if remedy else ""))
 
 
-def reason_of(exc: Exception) -> str:
-    """Return why a file cannot be read, for a message that names the file itself.
+def reason_of(exc: BaseException) -> str:
+    """Return why a file or a server cannot be read, for a message that names it.
 
-    That is the file system's reason without its number, or that the file is not text in UTF-8.
+    That is the system's reason without its number, or that the file is not text in UTF-8.
     """
     if isinstance(exc, OSError) and exc.strerror:
         return exc.strerror[:1].lower() + exc.strerror[1:]

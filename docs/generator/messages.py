@@ -72,6 +72,7 @@ ADVICE = (
         r"|: give --|creates one|lists them|resumes it|--state names|--simulate",
         "do what the second half of the message says",
     ),
+    (r"unmount it first", "unmount it, and repeat the command"),
     (r"must not both|makes no sense", "leave out one of the named options"),
     (r"pip install|install pyvgpu again", "run the installation command"),
     (r"\bmust\b", "follow the rule after `must`"),
@@ -80,7 +81,7 @@ ADVICE = (
     (r"^pod …|is being bound|replica leads|gang", "nothing: kube-scheduler retries"),
     (r"kubelet", "check that kubelet runs on the node; the agent and kubelet retry"),
     (r"certificate", "check the named certificate and its expiry"),
-    (r"^watch of|the response is", "check that the API server is reachable"),
+    (r"^watch of|the response is|no response from", "check that the API server is reachable"),
     (r"you may not list", "grant the permission: `kubectl auth can-i list RESOURCE` checks it"),
     (
         r"(?:run` \(pid …\) has|program has just) ended",

@@ -127,7 +127,7 @@ def ask(address: tuple[str, int], path: str, seconds: float, most: int) -> HttpR
                 answer.read(most), answer.getheader("Content-Type", ""), answer.status
             )
     except (OSError, http.client.HTTPException) as exc:
-        raise errors.UnavailableError(str(exc)) from exc
+        raise errors.UnavailableError(errors.reason_of(exc)) from exc
     finally:
         connection.close()
 

@@ -256,7 +256,7 @@ class ApiServer:
                 *lines, rest = (rest + chunk).split(b"\n")
                 yield from map(_event, lines)
         except _unreadable() as exc:
-            raise ServerError(f"watch of {path}: {exc}") from exc
+            raise ServerError(f"watch of {path}: {_reason(exc)}") from exc
         finally:
             with self._lock:
                 self._watches.discard(answer)
@@ -281,7 +281,7 @@ class ApiServer:
         try:
             content: bytes = answer.data
         except _unreadable() as exc:
-            raise ServerError(f"{request}: {exc}") from exc
+            raise _no_response(self._client.configuration, request, exc) from exc
         return content
 
     def _send(self, request: _Request) -> Any:
@@ -322,6 +322,11 @@ class ApiServer:
         try:
             for way in settings.auth_settings().values():  # refreshes a token when it is due
                 headers[way["key"]] = str(way["value"]).strip()  # a file may end in a newline
+        except (config.ConfigException, OSError) as exc:
+            self._asked(request.method, 0, time.monotonic() - begun)
+            file = f"{exc.filename}: " if isinstance(exc, OSError) and exc.filename else ""
+            raise ServerError(f"{request}: {file}{errors.reason_of(exc)}") from exc
+        try:
             answer = client.rest_client.pool_manager.request(
                 request.method,
                 url,
@@ -331,9 +336,9 @@ class ApiServer:
                 retries=False,
                 timeout=urllib3.Timeout(connect=request.connect, read=request.seconds),
             )
-        except (urllib3.exceptions.HTTPError, config.ConfigException, OSError) as exc:
+        except (urllib3.exceptions.HTTPError, OSError) as exc:
             self._asked(request.method, 0, time.monotonic() - begun)
-            raise ServerError(f"{request}: {exc}") from exc
+            raise _no_response(settings, request, exc) from exc
         self._asked(request.method, answer.status, time.monotonic() - begun)
         return answer
 
@@ -500,6 +505,40 @@ def _unreadable() -> tuple[type[Exception], ...]:
     import urllib3
 
     return urllib3.exceptions.HTTPError, OSError, ValueError
+
+
+def _no_response(settings: Any, request: _Request, exc: Exception) -> ServerError:
+    """Return the error of a request whose response did not come, or only in part."""
+    import urllib3
+
+    by = f" through the proxy {_host(settings.proxy)}" if settings.proxy else ""
+    remedy = "check that it runs, and that the address is right"
+    if isinstance(exc, urllib3.exceptions.SSLError):
+        remedy = "check that the kubeconfig has the address and the certificate authority of it"
+    return ServerError(
+        f"{request}: no response from the API server {_host(settings.host)}{by}: {_reason(exc)}; "
+        f"{remedy}"
+    )
+
+
+def _host(url: str) -> str:
+    """Return *url* without a password, which a proxy's may have."""
+    parts = urllib.parse.urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def _reason(exc: BaseException) -> str:
+    """Return why a response did not come, in one line without the error's number."""
+    import urllib3
+
+    inner: BaseException | None = exc
+    while isinstance(inner, urllib3.exceptions.HTTPError):
+        inner = inner.__cause__ or inner.__context__
+    if isinstance(inner, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {inner.verify_message}"
+    if isinstance(inner, ssl.SSLError) and inner.reason:
+        return f"TLS: {inner.reason.replace('_', ' ').lower()}"
+    return errors.reason_of(inner if isinstance(inner, OSError) else exc)
 
 
 def _refused(request: _Request, answer: Any) -> ServerError:

@@ -100,7 +100,7 @@ class Listener:
             return {"error": str(exc), "code": exc.exit_code}
         except OSError as exc:
             code = errors.UnavailableError.exit_code
-            return {"error": f"it cannot be written: {exc}", "code": code}
+            return {"error": f"it cannot be written: {errors.reason_of(exc)}", "code": code}
         except Exception:
             logging.getLogger(__name__).exception("could not answer %r", question)
             return {"error": "internal error, see the log", "code": errors.PyVgpuError.exit_code}

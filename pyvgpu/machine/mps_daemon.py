@@ -386,7 +386,7 @@ def _send(daemon: Daemon, command: str) -> str:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as exc:
-        raise errors.UnavailableError(f"{daemon.program}: {exc}") from exc
+        raise errors.UnavailableError(f"{daemon.program}: {errors.reason_of(exc)}") from exc
     # The supervisor's wait for all children may have taken the exit code.
     if answered.stderr:
         raise errors.UnavailableError(f"{daemon.program}: {answered.stderr.strip()}")

@@ -118,7 +118,7 @@ def _ask_slurmd() -> dict[int, int]:
             check=False,
         )
     except (OSError, subprocess.SubprocessError) as exc:
-        raise errors.UnavailableError(f"{program} -G: {exc}") from exc
+        raise errors.UnavailableError(f"{program} -G: {errors.reason_of(exc)}") from exc
     return shards.parse_gres(ran.stdout.decode("utf-8", "replace"))
 
 

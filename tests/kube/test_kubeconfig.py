@@ -5,8 +5,10 @@ import contextlib
 import datetime
 import http.server
 import json
+import socket
 import ssl
 import sys
+import threading
 
 import http_listener
 import pytest
@@ -151,6 +153,53 @@ def test_a_configured_proxy_is_used(server, connect):
     assert server.asked == [("http://api.invalid:6443/version", "Bearer secret")]
 
 
+@pytest.mark.parametrize(
+    ("cluster", "said"),
+    [
+        ({"server": "http://127.0.0.1:PORT"}, "http://127.0.0.1:PORT: connection refused; check"),
+        ({"server": "http://h.invalid"}, "http://h.invalid: (name or|temporary failure)"),
+        (
+            {"server": "http://h.invalid", "proxy-url": "http://me:secret@127.0.0.1:PORT"},
+            "through the proxy http://127.0.0.1:PORT: connection refused; check that it runs",
+        ),
+    ],
+)
+def test_a_server_without_response_is_named_with_the_reason(connect, cluster, said):
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = str(closed.getsockname()[1])
+        filled = {key: text.replace("PORT", port) for key, text in cluster.items()}
+        with pytest.raises(apiserver.ServerError, match=said.replace("PORT", port)) as caught:
+            connect(filled, {"token": "secret"}).call("GET", "/version")
+    said = str(caught.value)
+    assert said.startswith("GET /version: no response from the API server")
+    assert "Errno" not in said
+    assert "secret" not in said
+
+
+def test_a_server_without_tls_is_named_with_the_reason(server, connect):
+    cluster = {"server": server.url.replace("http:", "https:")}
+    with pytest.raises(apiserver.ServerError, match=r"TLS: [a-z ]+; check that the kubeconfig"):
+        connect(cluster, {"token": "secret"}).call("GET", "/version")
+
+
+def test_a_response_that_breaks_off_is_no_response(connect):
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def hang_up():
+            with listening.accept()[0] as accepted:
+                accepted.recv(1 << 16)
+
+        ending = threading.Thread(target=hang_up)
+        ending.start()
+        connection = connect({"server": f"http://127.0.0.1:{listening.getsockname()[1]}"}, {})
+        with pytest.raises(
+            apiserver.ServerError, match="Remote end closed connection.*; check that"
+        ):
+            connection.call("GET", "/version")
+        ending.join()
+
+
 @pytest.mark.filterwarnings("ignore:Unverified HTTPS request")
 @pytest.mark.parametrize(
     ("more", "reached"),
@@ -175,7 +224,9 @@ def test_the_server_name_is_verified_as_configured(connect, tmp_path, more, reac
         if reached:
             assert connection.call("GET", "/version")["gitVersion"] == "v1"
         else:
-            with pytest.raises(apiserver.ServerError, match="certificate verify failed"):
+            with pytest.raises(
+                apiserver.ServerError, match="certificate is not trusted.*authority"
+            ):
                 connection.call("GET", "/version")
         connection.close()
 

@@ -184,12 +184,12 @@ def warnings(server: apiserver.ApiServer, count: int = 8) -> str:
     for event in sorted(
         found, key=lambda warning: warning.get("lastTimestamp") or warning.get("eventTime") or ""
     ):
-        if event["reason"] != "MissingClusterDNS":  # the rig's cluster has no DNS
-            what = (
-                f"{event['involvedObject'].get('namespace', '')}/{event['involvedObject']['name']}"
-            )
-            latest.pop((what, event["reason"]), None)
-            latest[what, event["reason"]] = f"{what}: {event['reason']}: {event['message']}"
+        reason = event.get("reason", "")
+        if reason != "MissingClusterDNS":  # the rig's cluster has no DNS
+            about = event["involvedObject"]  # whose name and namespace may be left out
+            what = f"{about.get('namespace', '')}/{about.get('name', about.get('kind', ''))}"
+            latest.pop((what, reason), None)
+            latest[what, reason] = f"{what}: {reason}: {event.get('message', '')}"
     return " | ".join(" ".join(line.split())[:400] for line in list(latest.values())[-count:])
 
 

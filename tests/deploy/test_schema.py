@@ -10,9 +10,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyvgpu import models
+from pyvgpu import models, names
 from pyvgpu.cli import device_plugin, node_options
 from pyvgpu.controller.sidecar import config
+from pyvgpu.deviceplugin.kubelet import device_ids
 
 SCHEMA = charted.SCHEMA
 RESOURCES = ("requests", "limits")
@@ -92,6 +93,11 @@ def test_defaults_are_valid_and_each_has_a_rule():
         ("simulate=h100:0", "/simulate"),
         ("simulate=h100:17", "/simulate"),
         ("sidecar.settings.insits=true", "/sidecar/settings"),
+        ("agent.timeSlicing.resource=foo/bar", "/agent/timeSlicing/resource"),
+        ("agent.state=/a/../b", "/agent/state"),
+        ("agent.state=/a//b", "/agent/state"),
+        ("agent.resources.limits.memory=lots", "/agent/resources/limits/memory"),
+        ("webhook.resources.requests.cpu=-1", "/webhook/resources/requests/cpu"),
     ],
 )
 def test_helm_refuses_invalid_values_with_their_path(setting, place):
@@ -103,6 +109,65 @@ def test_helm_refuses_invalid_values_with_their_path(setting, place):
 def test_whole_devices_are_refused_as_time_slices_with_the_rule():
     with pytest.raises(charted.RefusedError, match="value must be 0\n.*got 1, want 2"):
         charted.made("agent.timeSlicing.replicas=1")
+
+
+@pytest.mark.parametrize(
+    "needs_cdi", ["timeSlicing.replicas=4", "dynamicMig=all", "mps=GPU-8c9f5a3e"]
+)
+def test_agents_without_cdi_have_nothing_that_needs_it(needs_cdi):
+    """As the agent itself would refuse it, once it runs."""
+    with pytest.raises(charted.RefusedError, match=r"agent.privileged=true: .* without CDI"):
+        charted.made("agent.privileged=true", f"agent.{needs_cdi}")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(resource.name for resource in (*device_ids.EITHER, device_ids.CONTROL)),
+        names.VMEMORY_MIB_RESOURCE,
+        names.DEVICE_RESOURCE,
+        "kubernetes.io/gpu",
+        "node.kubernetes.io/gpu",
+    ],
+)
+def test_time_slices_are_no_resource_that_the_agent_would_refuse(name):
+    with pytest.raises(charted.RefusedError, match=f"agent.timeSlicing.resource={name}: must be"):
+        charted.made("agent.timeSlicing.replicas=4", f"agent.timeSlicing.resource={name}")
+
+
+@pytest.mark.parametrize(
+    ("settings", "rule"),
+    [
+        (("agent.state=/run/pyvgpu-agent",), "agent.state=/run/pyvgpu-agent: must differ from"),
+        (
+            ("agent.cdi=/var/lib/pyvgpu",),
+            "agent.state=/var/lib/pyvgpu: must differ from agent.cdi",
+        ),
+        ((f"agentNamespace.name={charted.NAMESPACE}",), "must differ from the namespace of the"),
+        ((charted.SECOND, "kubeScheduler.name=default-scheduler"), "the cluster's own kube-sched"),
+        (
+            ("webhook.enabled=false", "webhook.convert={hami}"),
+            r'webhook.convert=\["hami"\]: .* must',
+        ),
+        (
+            (
+                "webhook.enabled=false",
+                "webhook.imageRules[0].prefix=a,webhook.imageRules[0].to=b/",
+            ),
+            "webhook.imageRules=.* must be true",
+        ),
+    ],
+)
+def test_values_that_contradict_each_other_are_refused_with_the_rule(settings, rule):
+    with pytest.raises(charted.RefusedError, match=rule):
+        charted.made(*settings)
+
+
+@pytest.mark.parametrize("option", ["--state=/x", "--suspend", "--mps=all"])
+def test_options_of_the_agent_that_values_set_are_refused_with_the_value(option):
+    rule = f"agent.options has {option.partition('=')[0]}: must be set by the value agent[.]"
+    with pytest.raises(charted.RefusedError, match=rule):
+        charted.made(f"agent.options={{{option}}}")
 
 
 @pytest.mark.parametrize("part", ["webhook", "scheduler"])

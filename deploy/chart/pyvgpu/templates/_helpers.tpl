@@ -220,3 +220,62 @@ request.userInfo.?extra[?"authentication.kubernetes.io/node-name"].orValue([""])
 {{- range .Values.agent.nodeConfigs }}{{ if has $kill . }}true{{ end }}{{ end }}
 {{- end }}
 {{- end }}
+
+{{/* Options of the agent that are values of the chart, which also change the agent's mounts, rights or
+neighbours. */}}
+{{- define "pyvgpu.agentValues" -}}
+--state: agent.state
+--run: agent.run
+--plugins: agent.kubelet
+--plugins-registry: agent.kubelet
+--simulate: simulate
+--profile: profile
+--placement: scheduler.mode
+--placement-key: scheduler.mode
+--no-require-cdi: agent.privileged
+--node-dev: agent.privileged
+--node-config: agent.nodeConfigs
+--mps: agent.mps
+--dynamic-mig: agent.dynamicMig
+--suspend: agent.suspend
+--oversubscribe: oversubscription.ratio
+{{- end }}
+
+{{/* Nothing, if the values of the agents do not contradict each other. */}}
+{{- define "pyvgpu.agentChecks" -}}
+{{- if and .Values.agent.suspend (not .Values.agent.audit) }}
+{{- fail "agent.suspend=true: needs the node's pids, so agent.audit must be true" }}
+{{- end }}
+{{- if gt (float64 .Values.oversubscription.ratio) 1.0 }}
+{{- if not .Values.agent.suspend }}
+{{- fail (printf "oversubscription.ratio=%v: suspends idle pods, so agent.suspend must be true" .Values.oversubscription.ratio) }}
+{{- end }}
+{{- if ne .Values.profile "pyvgpu" }}
+{{- fail (printf "oversubscription.ratio=%v: needs profile=pyvgpu" .Values.oversubscription.ratio) }}
+{{- end }}
+{{- end }}
+{{- if and .Values.agent.timeSlicing.replicas (eq .Values.agent.timeSlicing.resource "nvidia.com/gpu") (has "nvidia" .Values.webhook.convert) }}
+{{- fail "agent.timeSlicing.resource=nvidia.com/gpu: webhook.convert has nvidia, which makes whole devices of that resource; valid would be agent.timeSlicing.resource=nvidia.com/gpu.shared, or webhook.convert={hami}" }}
+{{- end }}
+{{- with .Values.agent }}
+{{- if and .privileged (or .timeSlicing.replicas (ne .dynamicMig "none") (ne .mps "none")) }}
+{{- fail "agent.privileged=true: is for runtimes without CDI, which agent.timeSlicing, agent.dynamicMig and agent.mps need; valid would be agent.privileged=false" }}
+{{- end }}
+{{- $domain := splitList "/" .timeSlicing.resource | first }}
+{{- $others := list "pyvgpu.io/vcore" "pyvgpu.io/vmemory" "pyvgpu.io/vmemory-mib" "pyvgpu.io/device" "pyvgpu.io/control" "tencent.com/vcuda-core" "tencent.com/vcuda-memory" }}
+{{- if or (has .timeSlicing.resource $others) (eq $domain "kubernetes.io") (hasSuffix ".kubernetes.io" $domain) }}
+{{- fail (printf "agent.timeSlicing.resource=%s: must be an extended resource that is none of our others, such as pyvgpu.io/gpu-shared or nvidia.com/gpu" .timeSlicing.resource) }}
+{{- end }}
+{{- $folders := dict }}
+{{- range $name, $folder := pick . "cdi" "kubelet" "run" "state" }}
+{{- with index $folders $folder }}{{ fail (printf "agent.%s=%s: must differ from agent.%s; valid would be the defaults, agent.cdi=/var/run/cdi, agent.kubelet=/var/lib/kubelet, agent.run=/run/pyvgpu-agent and agent.state=/var/lib/pyvgpu" $name $folder .) }}{{ end }}
+{{- $_ := set $folders $folder $name }}
+{{- end }}
+{{- range .options }}
+{{- $flag := splitList "=" . | first }}
+{{- with index (include "pyvgpu.agentValues" . | fromYaml) $flag }}
+{{- fail (printf "agent.options has %s: must be set by the value %s, which also gives the agent what it needs for that (docs/install.md)" $flag .) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}

@@ -203,7 +203,17 @@ def _why_not(
     return (
         _why_not_by(objects.section(pod, "spec"), rules.schedulers)
         or (_why_not_in_group(pod) if rules.schedulers else "")
-        or _why_not_shared(objects.section(pod, "metadata", "annotations"), asked, rules)
+        or why_invalid(pod, asked, rules)
+    )
+
+
+def why_invalid(pod: Object, asked: pod_request.PodRequest, rules: DeviceRules) -> str:
+    """Return why *pod* is refused in any cluster although its devices exist; empty if it is not.
+
+    *asked* is its request without an error.
+    """
+    return (
+        _why_not_shared(objects.section(pod, "metadata", "annotations"), asked, rules)
         or _why_no_slice(pod, asked)
         or (_why_no_shared_memory(pod, asked) if asked.shape.selector.mps else "")
     )

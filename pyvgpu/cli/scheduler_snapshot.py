@@ -7,6 +7,7 @@ have the key; commands only print them and allocate nothing.
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, input_files
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyvgpu.kube.objects import Object
+
+_MOST_VALUES = 10  # in a file, for each of its characters
 
 
 def add_policy(parser: argparse.ArgumentParser) -> None:
@@ -99,12 +102,29 @@ def read_objects(path: Path) -> list[Object]:
         import yaml
     try:
         found = [json.loads(text)] if text.lstrip()[:1] == "{" else list(yaml.safe_load_all(text))
+        values = _expanded(found, {})
     except (ValueError, yaml.YAMLError, RecursionError) as exc:
         raise errors.DataError(
             f"{name}: must be objects as kubectl writes them, in JSON or YAML: "
             f"{errors.reason_of(exc)}"
         ) from exc
+    if values > _MOST_VALUES * (1 + len(text)):
+        raise errors.DataError(
+            f"{name}: repeats itself without end by YAML aliases (*NAME): must be objects as "
+            "kubectl writes them, without aliases"
+        )
     return [thing for one in found for thing in _each(one, name)]
+
+
+def _expanded(value: object, known: dict[int, float]) -> float:
+    """Return the number of values in *value*, counted again for each alias; inf in a cycle."""
+    if not isinstance(value, dict | list):
+        return 1
+    if id(value) not in known:
+        known[id(value)] = math.inf
+        parts = value.values() if isinstance(value, dict) else value
+        known[id(value)] = 1 + sum(_expanded(part, known) for part in parts)
+    return known[id(value)]
 
 
 def _each(found: object, name: str) -> Iterable[Object]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyvgpu import errors, input_files
 from pyvgpu.cli import cluster_options, scheduler_snapshot
 from pyvgpu.controller.scheduler import cache, extender, pod_request
-from pyvgpu.controller.webhook import conversions, drafts
+from pyvgpu.controller.webhook import conversions, devices, drafts
 from pyvgpu.kube import apiserver, objects
 
 if TYPE_CHECKING:
@@ -134,7 +134,12 @@ def _read(
         conversions.convert_mebibytes(draft, unit)
     except errors.UsageError as exc:
         return thing, exc
-    return draft.document, pod_request.read(draft.document, unit=unit)
+    asked = pod_request.read(draft.document, unit=unit)
+    if asked is not None and not asked.trouble:
+        rules = devices.DeviceRules(unit)
+        if why := devices.why_invalid(draft.document, asked, rules):
+            return thing, errors.UsageError(why)
+    return draft.document, asked
 
 
 def _place(
@@ -190,8 +195,12 @@ def _may(node: Object, pod: Object) -> bool:
     return objects.section(pod, "spec", "nodeSelector").items() <= labels.items()
 
 
+def _all_objects(those: list[object]) -> bool:
+    return all(isinstance(one, dict) for one in those)
+
+
 def _named(thing: Object, at: int) -> Object:
-    """Return a pod with the fields that the API server would fill in."""
+    """Return a pod with the fields that the API server would fill in; DataError if malformed."""
     if thing.get("kind", "Pod") != "Pod":
         raise errors.DataError(
             f"a {thing.get('kind')}: must be a Pod; for a Job or Deployment give its "
@@ -201,4 +210,17 @@ def _named(thing: Object, at: int) -> Object:
     name = meta.get("name") or f"{meta.get('generateName') or 'pod-'}{at}"
     filled = {"namespace": "default", **meta, "name": name, "uid": f"simulated-{at}"}
     spec = {k: v for k, v in objects.section(thing, "spec").items() if k != "nodeName"}
+    containers = spec.get("containers")
+    if not (isinstance(containers, list) and containers and _all_objects(containers)):
+        raise errors.DataError(
+            f"pod {name}: spec.containers: must be a list of at least one container, such as "
+            "[{name: main, resources: {limits: {pyvgpu.io/vcore: 30, pyvgpu.io/vmemory: 16}}}]"
+        )
+    for container in containers:
+        limits = objects.section(container, "resources").get("limits")
+        if not (limits is None or isinstance(limits, dict)):
+            raise errors.DataError(
+                f"pod {name}: container {container.get('name')}: resources.limits: must have "
+                "names and amounts, such as {pyvgpu.io/vcore: 30, pyvgpu.io/vmemory: 16}"
+            )
     return {**thing, "metadata": filled, "spec": spec, "status": {}}

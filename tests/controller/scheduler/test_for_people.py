@@ -1,5 +1,6 @@
 """`pyvgpu explain POD` for waiting pods, and `pyvgpu simulate-schedule FILE`."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -147,6 +148,12 @@ def test_the_policy_option_chooses_among_nodes(cluster, ask, tmp_path, policy, n
     assert len({line.split(": ")[1] for line in out.splitlines()}) == nodes
 
 
+BILLION_LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{last}'] * 9)}]\n"
+    for last, name in itertools.pairwise("abcdefghi")
+)
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -155,6 +162,16 @@ def test_the_policy_option_chooses_among_nodes(cluster, ask, tmp_path, policy, n
         ("just words", "which is not an object"),
         ("kind: Job\nmetadata: {name: j}\n", "a Job: must be a Pod"),
         ("{", "must be objects as kubectl writes them"),
+        ("a: &a [*a]\n", "repeats itself without end by YAML aliases"),
+        (BILLION_LAUGHS, "repeats itself without end by YAML aliases"),
+        ("{a: " * 400 + "}" * 400, "must be objects as kubectl writes them"),
+        ("kind: Pod\nmetadata: {name: p}\n", "pod p: spec.containers: must be a list of at least"),
+        ("spec: {containers: {name: main}}\n", "pod pod-0: spec.containers: must be a list"),
+        ("spec: {containers: [main]}\n", "spec.containers: must be a list"),
+        (
+            "spec: {containers: [{name: main, resources: {limits: [vcore]}}]}\n",
+            "container main: resources.limits: must have names and amounts, such as {pyvgpu.io/v",
+        ),
     ],
 )
 def test_an_invalid_file_is_refused(ask, tmp_path, text, why):
@@ -193,6 +210,25 @@ def test_memory_in_a_wrong_unit_is_explained(cluster, ask, tmp_path, written, no
     api.put(make.path("p"), make.pod("p", 30, written))
     code, out, _ = ask("explain", "p")
     assert (code, out) == (0, f"n/p: container {MEANT[written]}\n")
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "why"),
+    [
+        (names.VCORE_POLICY_ANNOTATION, "elastik", "'elastik': must be"),
+        (names.VCORE_LIMIT_ANNOTATION, "20", "'20': must be from"),
+        (names.PRIORITY_ANNOTATION, "urgent", "'urgent': must be"),
+    ],
+)
+def test_simulation_refuses_annotations_like_the_webhook(
+    cluster, ask, tmp_path, annotation, value, why
+):
+    pod = wanted("p", 30, 8)
+    noted = {names.VCORE_POLICY_ANNOTATION: "elastic", annotation: value}
+    pod["metadata"]["annotations"] = {**pod["metadata"].get("annotations", {}), **noted}
+    code, out, _ = ask("simulate-schedule", write(tmp_path, "pod.yaml", pod))
+    assert code == 1
+    assert f"waits: {annotation} {why}" in out
 
 
 def in_mebibytes(written):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import http.client
 import logging
 import threading
@@ -144,9 +145,13 @@ def _listen(address: tuple[str, int], pages: Pages, option: str) -> http_server.
             ),
         )
     except OSError as exc:
+        if exc.errno == errno.EADDRNOTAVAIL:
+            own = format_address("127.0.0.1", address[1])
+            rule = f"must be an address of this machine, such as {own}"
+        else:
+            rule = f"use another port, such as {max(address[1] % 65535 + 1, 1024)}"
         raise errors.UnavailableError(
-            f"{option} {format_address(*address)}: {exc.strerror or exc}; use another port, such "
-            f"as {max(address[1] % 65535 + 1, 1024)}"
+            f"{option} {format_address(*address)}: {exc.strerror or exc}; {rule}"
         ) from exc
 
 

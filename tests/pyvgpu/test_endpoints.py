@@ -223,6 +223,15 @@ def test_an_address_in_use_is_refused():
         pass
 
 
+def test_an_address_of_another_machine_is_refused():
+    rule = r"203.0.113.1:5678: .*; must be an address of this machine, such as 127.0.0.1:5678$"
+    with (
+        pytest.raises(errors.UnavailableError, match=rule),
+        endpoints.serving("203.0.113.1:5678", endpoints.Pages(lambda: b"")),
+    ):
+        pass
+
+
 def test_serving_resumes_when_file_descriptors_are_available():
     with crowded.starved("http") as (starved, port):
         assert ask(int(port), "/metrics") == (200, "figures")

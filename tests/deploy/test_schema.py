@@ -1,6 +1,7 @@
 """The schema of the chart's values: helm enforces it, and its examples suit our programs."""
 
 import fnmatch
+import json
 import re
 
 import charted
@@ -24,9 +25,15 @@ def rules(rule, at=""):
     for part in ("properties", "$defs"):
         for name, below in rule.get(part, {}).items():
             yield from rules(below, f"{at}.{name}")
-    for part in ("items", "additionalProperties"):
+    for part in ("items", "additionalProperties", "propertyNames"):
         if isinstance(rule.get(part), dict):
             yield from rules(rule[part], f"{at}[]")
+
+
+def with_patterns():
+    for at, rule in rules(SCHEMA):
+        if patterns(rule):
+            yield pytest.param(rule, id=at)
 
 
 def whole(rule):
@@ -34,6 +41,10 @@ def whole(rule):
     if "$ref" not in rule:
         return rule
     return {**SCHEMA["$defs"][rule["$ref"].rpartition("/")[2]], **rule}
+
+
+def patterns(rule):
+    return [part["pattern"] for part in rule.get("anyOf", ()) if "pattern" in part]
 
 
 def check(values):
@@ -45,9 +56,9 @@ RULES = [pytest.param(rule, id=at or "all") for at, rule in rules(SCHEMA)]
 
 @pytest.mark.parametrize("rule", RULES)
 def test_every_rule_has_a_valid_example(rule):
-    pattern = rule.get("pattern", "^$")
-    assert (pattern[0], pattern[-1]) == ("^", "$")
     known = whole(rule)
+    for pattern in patterns(known):
+        assert (pattern[0], pattern[-1]) == ("^", "$")
     if "type" not in known or known.get("properties", {}).keys() >= {"agent", "global"}:
         return
     if "examples" not in known:
@@ -109,6 +120,27 @@ def test_helm_refuses_invalid_values_with_their_path(setting, place):
 def test_whole_devices_are_refused_as_time_slices_with_the_rule():
     with pytest.raises(charted.RefusedError, match="value must be 0\n.*got 1, want 2"):
         charted.made("agent.timeSlicing.replicas=1")
+
+
+@pytest.mark.parametrize("rule", list(with_patterns()))
+def test_a_broken_pattern_is_answered_with_the_rule_and_an_example(rule):
+    """Which helm prints, as it is the only value that another alternative would have."""
+    (words,) = [part["const"] for part in rule["anyOf"] if "const" in part]
+    assert words == f"{rule['description']}, such as {rule['examples'][0]}"
+    assert not json_schema.accepts({**rule, "$defs": SCHEMA["$defs"]}, words, "Draft7")
+
+
+def test_every_pattern_has_a_rule_in_words():
+    text = json.dumps({**SCHEMA, "$defs": {**SCHEMA["$defs"], "rule": {}}})
+    assert text.count('"pattern": "') == len(list(with_patterns()))
+
+
+def test_helm_shows_the_value_the_rule_and_an_example():
+    with pytest.raises(charted.RefusedError) as caught:
+        charted.made("agent.options={packing}")
+    said = str(caught.value)
+    assert "'packing' does not match pattern" in said
+    assert "must be 'an option and its value as one word, such as --packing=spread'" in said
 
 
 @pytest.mark.parametrize(
@@ -178,7 +210,7 @@ def test_two_ports_of_a_pod_differ(part):
 
 
 def test_each_model_can_be_simulated_in_a_cluster():
-    pattern = re.compile(SCHEMA["properties"]["simulate"]["pattern"])
+    pattern = re.compile(*patterns(SCHEMA["properties"]["simulate"]))
     for model in models.MODELS:
         assert pattern.match(f"{model.key},{model.key}:15")
 
@@ -190,7 +222,7 @@ def test_options_of_single_nodes_are_named_by_a_valid_label():
 
 def test_nodes_have_the_options_that_the_agent_allows_them():
     """All other options of the agent are refused."""
-    pattern = re.compile(SCHEMA["$defs"]["nodeOptions"]["items"]["pattern"])
+    pattern = re.compile(*patterns(SCHEMA["$defs"]["nodeOptions"]["items"]))
     options = [option for group in device_plugin.GROUPS for option in group.options]
     written = {option.flag: option.flag + "=x" * bool(option.value) for option in options}
     allowed = {flag for flag, word in written.items() if pattern.search(word)}
@@ -213,7 +245,7 @@ def test_each_sidecar_setting_is_a_chart_value(field):
 @pytest.mark.slow
 @settings(max_examples=300)
 @given(
-    st.from_regex(SCHEMA["$defs"]["namespace"]["pattern"], fullmatch=True),
+    st.from_regex(*patterns(SCHEMA["$defs"]["namespace"]), fullmatch=True),
     st.from_regex(r"[abt0-]{1,4}", fullmatch=True),
 )
 def test_namespace_patterns_match_alike_in_cel_and_in_the_webhook(pattern, namespace):

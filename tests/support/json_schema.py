@@ -10,3 +10,10 @@ def check(schema, value, draft="Draft202012"):
     import jsonschema
 
     getattr(jsonschema, f"{draft}Validator")(schema).validate(value)
+
+
+def accepts(schema, value, draft="Draft202012"):
+    """Return whether *value* obeys *schema*."""
+    import jsonschema
+
+    return getattr(jsonschema, f"{draft}Validator")(schema).is_valid(value)

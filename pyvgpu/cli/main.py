@@ -197,6 +197,7 @@ ALL = "*"  # all subcommands
 _INCOMPLETE = re.compile(
     r"arguments are required|argument (?P<options>-[^:]*): expected (?:one|at least one) argument"
 )
+_NO_VALUE = re.compile(r"argument (?P<options>-[^:]*): ignored explicit argument (?P<value>'.*')")
 # Names of the same thing in Docker, Slurm, watch(1) and other GPU sharing systems.
 _SYNONYMS = {
     "--gpus": "--device",
@@ -229,6 +230,9 @@ class Parser(argparse.ArgumentParser):
         """Raise instead of printing the whole usage, with an example if something is missing."""
         if match := _INCOMPLETE.search(message):
             message += self.example((match["options"] or "").split("/"))
+        if match := _NO_VALUE.fullmatch(message):
+            options = match["options"].split("/")
+            message = f"{options[-1]} {match['value']}: must have no value{self.example(options)}"
         raise errors.UsageError(f"{message} (see `{self.prog} --help`)")
 
     def example(self, options: Sequence[str] = ("",), words: str = ", such as") -> str:

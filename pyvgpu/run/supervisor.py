@@ -102,6 +102,8 @@ def find_program(command: str, environment: Mapping[str, str]) -> str:
             reason = errno.EACCES
         elif os.sep in command:
             reason = errno.EISDIR
+    if not command:
+        raise NotFoundError("COMMAND '': must name a program, such as python")
     text = f"{command}: {os.strerror(reason).lower()}"
     if reason == errno.ENOENT:
         raise NotFoundError(f"{text}{_meant(command)}")

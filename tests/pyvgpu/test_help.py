@@ -100,6 +100,8 @@ def test_misspelt_commands_get_a_suggestion(given, said, capsys):
         ),
         (["top", "--sort"], "--sort: expected one argument, such as `pyvgpu top --sort share`"),
         (["run", "--priority"], "argument --priority: expected one argument (see"),
+        (["ps", "--json=5"], "--json '5': must have no value, such as `pyvgpu ps --json` (see"),
+        (["run", "--no-namespace=yes", "true"], "--no-namespace 'yes': must have no value (see"),
     ],
 )
 def test_a_missing_argument_is_answered_with_an_example(given, said, capsys):

@@ -96,6 +96,7 @@ def test_missing_command_is_refused_with_an_example(runner):
 @pytest.mark.parametrize(
     ("command", "code", "said"),
     [
+        ("", 127, "COMMAND '': must name a program, such as python"),
         ("train.py", 127, "train.py: no such file or directory; did you mean python train.py?"),
         ("./train.py", 126, "./train.py: permission denied; did you mean python ./train.py?"),
         ("serve", 127, "serve: no such file or directory; did you mean ./serve?"),

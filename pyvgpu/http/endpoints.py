@@ -145,13 +145,14 @@ def _listen(address: tuple[str, int], pages: Pages, option: str) -> http_server.
             ),
         )
     except OSError as exc:
+        at, why = format_address(*address), exc.strerror or exc
         if exc.errno == errno.EADDRNOTAVAIL:
             own = format_address("127.0.0.1", address[1])
-            rule = f"must be an address of this machine, such as {own}"
-        else:
-            rule = f"use another port, such as {max(address[1] % 65535 + 1, 1024)}"
+            raise errors.UnavailableError(
+                f"{option} {at}: {why}; must be an address of this machine, such as {own}"
+            ) from exc
         raise errors.UnavailableError(
-            f"{option} {format_address(*address)}: {exc.strerror or exc}; {rule}"
+            f"{option} {at}: {why}; use another port, such as {max(address[1] % 65535 + 1, 1024)}"
         ) from exc
 
 

@@ -104,6 +104,9 @@ def test_defaults_are_valid_and_each_has_a_rule():
         ("simulate=h100:0", "/simulate"),
         ("simulate=h100:17", "/simulate"),
         ("sidecar.settings.insits=true", "/sidecar/settings"),
+        ("scheduler.clusterIP=10.96.0.256", "/scheduler/clusterIP"),
+        ("networkPolicy.apiServer={10.0.0.10/33}", "/networkPolicy/apiServer/0"),
+        ("networkPolicy.apiServer={fd00::1/129}", "/networkPolicy/apiServer/0"),
         ("agent.timeSlicing.resource=foo/bar", "/agent/timeSlicing/resource"),
         ("agent.state=/a/../b", "/agent/state"),
         ("agent.state=/a//b", "/agent/state"),
@@ -200,6 +203,13 @@ def test_options_of_the_agent_that_values_set_are_refused_with_the_value(option)
     rule = f"agent.options has {option.partition('=')[0]}: must be set by the value agent[.]"
     with pytest.raises(charted.RefusedError, match=rule):
         charted.made(f"agent.options={{{option}}}")
+
+
+@pytest.mark.parametrize("address", ["", "10.96.0.255", "fd00::1", "::ffff:10.0.0.1"])
+def test_addresses_of_both_families_are_valid(address):
+    ranges = ["fd00::/128", "10.0.0.0/8", f"{address or '10.0.0.1'}/32"]
+    more = {"scheduler": {"clusterIP": address}, "networkPolicy": {"apiServer": ranges}}
+    check({**charted.VALUES, **{name: {**charted.VALUES[name], **more[name]} for name in more}})
 
 
 @pytest.mark.parametrize("part", ["webhook", "scheduler"])

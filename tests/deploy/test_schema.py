@@ -155,6 +155,16 @@ def test_agents_without_cdi_have_nothing_that_needs_it(needs_cdi):
         charted.made("agent.privileged=true", f"agent.{needs_cdi}")
 
 
+def test_agents_that_create_mig_instances_have_the_capability_for_it():
+    with pytest.raises(
+        charted.RefusedError, match=r"agent.dynamicMig=all: the agent needs the ca"
+    ):
+        charted.made("agent.dynamicMig=all")
+    charted.made("agent.dynamicMig=all", "agent.capabilities={SYS_ADMIN}")
+    charted.made("agent.dynamicMig=all", "agent.securityContext.capabilities.add={SYS_ADMIN}")
+    charted.made("agent.dynamicMig=all", "simulate=h100")
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -261,6 +261,9 @@ neighbours. */}}
 {{- if and .privileged (or .timeSlicing.replicas (ne .dynamicMig "none") (ne .mps "none")) }}
 {{- fail "agent.privileged=true: is for runtimes without CDI, which agent.timeSlicing, agent.dynamicMig and agent.mps need; valid would be agent.privileged=false" }}
 {{- end }}
+{{- if and (ne .dynamicMig "none") (not (or $.Values.simulate (has "SYS_ADMIN" .capabilities) .securityContext.capabilities .securityContext.privileged)) }}
+{{- fail (printf "agent.dynamicMig=%s: the agent needs the capability SYS_ADMIN to create MIG instances, such as agent.capabilities={SYS_ADMIN}" .dynamicMig) }}
+{{- end }}
 {{- $domain := splitList "/" .timeSlicing.resource | first }}
 {{- $others := list "pyvgpu.io/vcore" "pyvgpu.io/vmemory" "pyvgpu.io/vmemory-mib" "pyvgpu.io/device" "pyvgpu.io/control" "tencent.com/vcuda-core" "tencent.com/vcuda-memory" }}
 {{- if or (has .timeSlicing.resource $others) (eq $domain "kubernetes.io") (hasSuffix ".kubernetes.io" $domain) }}

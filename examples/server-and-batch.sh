@@ -20,6 +20,12 @@ begin() {
 ask() {
     "$python" "$programs/ask.py" "$port" "${TIMES:-100}" "$1"
 }
+started() { # started PROCESS NAME PRIORITY: wait until a run has started, and fail if it cannot
+    until "$pyvgpu" set "$2$named" --priority "$3" >/dev/null 2>&1; do
+        kill -0 "$1"
+        sleep 0.1
+    done
+}
 
 server='' batch=''
 trap 'kill $server $batch 2>/dev/null || true; wait' EXIT
@@ -27,14 +33,12 @@ trap 'exit 130' INT TERM
 begin --name "server$named" --vcore 60 --vmemory 4GiB --priority high -- \
     "$python" "$programs/serve.py" "$port" >/dev/null &
 server=$!
+started $server server high
 ask 'alone'
 begin --name "batch$named" --vcore 40 --vmemory 8GiB -- \
     "$python" "$programs/train.py" 1000000 >/dev/null &
 batch=$!
-until "$pyvgpu" set "batch$named" --priority normal >/dev/null 2>&1; do
-    kill -0 "$batch" # fail if the job has failed
-    sleep 0.1
-done
+started $batch batch normal
 sleep 2 # until it trains
 ask 'beside a job of normal priority'
 "$pyvgpu" set "batch$named" --priority low

@@ -114,6 +114,15 @@ def test_server_and_batch_example_runs_with_each_priority(example):
 
 
 @pytest.mark.slow
+def test_server_and_batch_example_ends_if_a_run_is_refused():
+    command = ["sh", example_files.FOLDER / "server-and-batch.sh"]
+    environment = {**os.environ, "SIMULATE": "h10", "PYVGPU": runner.PYVGPU}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=50)
+    assert done.returncode != 0
+    assert "machine 'h10': unknown model" in done.stderr
+
+
+@pytest.mark.slow
 def test_notebooks_of_three_users_have_quotas_of_their_own(example):
     output, _ = example("notebooks/run.sh", BUSY="0.3")
     lines = output.splitlines()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pyvgpu.controller.scheduler import (
     answers,
     gang_state,
+    group_state,
     index,
     other_groups,
     preemption,
@@ -42,6 +43,7 @@ class Decider:
         self._touched: set[str] = set()  # nodes that have changed since the last freed()
         self._refused: dict[str, pod_request.PodRequest] = {}  # by uid, pods that no node fitted
         self._requeued: dict[str, pod_request.PodRequest] = {}  # by uid, until their next filter
+        self._groups = group_state.Groups(known)
         self._yields = other_groups.Yields()
         known.listen(self._touched.add)
 
@@ -82,6 +84,7 @@ class Decider:
         """
         with self.cache.lock:
             self._expire(now)
+            self._groups.forget()
             touched = frozenset(self._touched)
             self._touched.clear()
             waiting = {}
@@ -147,6 +150,11 @@ class Decider:
         answer = answers.evaluated(self.cache, self._index, pod, names, every_reason=every_reason)
         if len(answer.fitting) == 1:
             answers.expect(self.cache, pod, answer.fitting[0], now)
+        if pod.group:
+            if answer.fitting:
+                self._groups.accept(pod, now)
+            else:
+                self._groups.refuse(pod)
         return answer
 
     def prioritize(
@@ -164,19 +172,28 @@ class Decider:
             reservation = self.cache.find(pod.uid)
             if reservation is None or (reservation.state is Certainty.EXPECTED and not pod.gang):
                 answers.expect(self.cache, pod, names[scores.index(max(scores))], now)
+                if pod.group:
+                    self._groups.accept(pod, now)
         return scores
 
     def arrive(self, pod: pod_request.PodRequest, node: str, now: float) -> float | None:
         """Note a bind request of *pod* for *node*; return None if it may be bound now.
 
-        Otherwise the pod has to wait for its gang: on *moved*, at most until the returned time,
-        and then call again. UnavailableError if its reservation is gone.
+        Otherwise the pod has to wait for its gang or group: on *moved*, at most until the returned
+        time, and then call again. UnavailableError if its reservation is gone.
         """
-        if not pod.gang:
+        if not (pod.gang or pod.group):
             return None
         with self.cache.lock:
-            until = self._gathering.arrive(pod, pod.gang, node, now)
-            self.moved.notify_all()
+            until = None
+            try:
+                if pod.gang:
+                    until = self._gathering.arrive(pod, pod.gang, node, now)
+                else:
+                    until = self._groups.arrive(pod, node, now)
+            finally:
+                if until is None:  # else nothing has changed for the others
+                    self.moved.notify_all()
             return until
 
     def explain(

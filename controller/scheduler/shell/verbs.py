@@ -160,7 +160,7 @@ class Verbs:
             self._binder.bind(evaluated, asked.node)
 
     def _gather(self, evaluated: binding.EvaluatedPod, node: str) -> None:
-        """Wait for the other pods of a gang; NotBoundError if that takes too long.
+        """Wait for the other pods of a gang or group; NotBoundError if that takes too long.
 
         A pod that has arrived once counts as present, even though its bind must be retried.
         """
@@ -174,7 +174,8 @@ class Verbs:
                     left = min(until, end) - time.monotonic()
                     if left <= 0:
                         raise binding.NotBoundError(
-                            f"pod {evaluated.pod.key}: other pods of its gang are not bound yet"
+                            f"pod {evaluated.pod.key}: other pods of its gang or group are not "
+                            "bound yet"
                         )
                     moved.wait(left)
         finally:

@@ -10,7 +10,7 @@ import mig_node
 import node_process
 import pytest
 import simulated_node
-from fake_kubelet import VCORE, StartError, container, pod
+from fake_kubelet import VCORE, VMEMORY, StartError, container, pod
 
 from pyvgpu import names
 from pyvgpu.deviceplugin.devices import health
@@ -229,6 +229,9 @@ def test_gpu_out_of_mig_mode_is_a_gpu_again_when_no_pod_has_an_instance_on_it(no
     node.until(lambda: states(node)[gpu][0] == "unhealthy")
     kubelet.remove(one)
     node.until(lambda: states(node)[gpu] == ("healthy", ""))
+    # The agent shows a state before kubelet has the list that follows from it.
+    kubelet.until(lambda: len(kubelet.healthy(VCORE)) == 200)
+    kubelet.until(lambda: len(kubelet.healthy(VMEMORY)) >= 200)  # the other GPU has less
     share = admitted(node, cluster, "q", (60, 200), {})
     assert node.quota(kubelet.start_container(share, "x"))[2] == gpu
 

@@ -6,6 +6,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import threading
 
 import kit_daemons
 import mps_room
@@ -99,7 +100,9 @@ def test_a_daemon_of_our_own_is_ended_however_its_stage_ends(kit, control, monke
         env={**os.environ, mps.PIPE_VARIABLE: str(control)}, start_new_session=True,
     )  # fmt: skip
     try:
-        waiting.wait_until(lambda: is_running(with_another.pid))
+        # Until then it has a child of its own name, which outlives it for a moment.
+        waiting.wait_until((control / "control").exists)
+        assert is_running(with_another.pid)
         said = mps.obstacle()
         assert said.startswith("MPS runs here already (pid ")
         assert str(with_another.pid) in said
@@ -141,6 +144,29 @@ def test_processes_of_mps_are_found_by_their_names(tmp_path):
         (tmp_path / pid).mkdir()
         (tmp_path / pid / "stat").write_text(f"{pid} ({name}) {state} 1 1 1 0 -1 4194560\n")
     assert mps.running(tmp_path) == [7, 12]
+
+
+@pytest.mark.slow
+def test_servers_that_a_daemon_left_are_gone_when_its_end_returns(control, monkeypatch):
+    """A server holds memory of the device until it is gone, so it counts as running till then."""
+    server = control / "bin" / "nvidia-cuda-mps-server"
+    server.write_text("#!/bin/sh\nread -r line\n")
+    server.chmod(0o755)
+    (control / "bin" / mps.CONTROL).write_text('#!/bin/sh\necho "$FAKE_SERVERS"\n')
+    kill = os.kill
+
+    def kill_later(*arguments):
+        threading.Timer(0.5, kill, arguments).start()
+
+    with (
+        subprocess.Popen([server], stdin=subprocess.PIPE) as left,
+        subprocess.Popen(["true"], start_new_session=True) as daemon,
+    ):
+        waiting.wait_until(lambda: is_running(left.pid))
+        monkeypatch.setenv("FAKE_SERVERS", str(left.pid))
+        monkeypatch.setattr(mps.os, "kill", kill_later)
+        mps.end(daemon, {})
+        assert not is_running(left.pid)
 
 
 @pytest.mark.slow

@@ -151,6 +151,8 @@ def end(process, environment):
     for pid in set(servers) & set(running()):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
+    # The kernel first frees what a killed server holds on the device.
+    cuda.until(lambda: not set(servers) & set(running()), QUIT_SECONDS)
 
 
 if __name__ == "__main__":

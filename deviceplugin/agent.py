@@ -435,6 +435,7 @@ class Agent:
             claims_of=claims_of,
             ready=lambda: self._searched.wait(_FIRST_SEARCH_SECONDS),
             is_alive=known.is_alive if known else None,
+            report=grant_manager.observers.reported,
         )
         kubelet = time_slice_service.KubeletAccess.of(settings, self._meter.called)
         slices = time_slice_service.add(self._components, serve, served, view, kubelet)

@@ -21,6 +21,7 @@ class Reason(enum.StrEnum):
     DEVICE_UNHEALTHY = "VGPUDeviceUnhealthy"  # a device that the pod uses is unhealthy
     DEVICE_HEALTHY = "VGPUDeviceHealthy"  # the device is healthy again
     PROGRAMS_LOST = "VGPUProgramsLost"  # the MPS server of a device, and so its programs, ended
+    SAME_DEVICE = "VGPUSameDevice"  # time slices of a container are of fewer devices than that
     BYPASSED = "VGPUQuotaBypassed"  # a process of the pod bypasses or exceeds its quota
     TAMPERED = "VGPUTampered"  # a container's ledger was changed by something other than the shim
     ENDED = "VGPUProcessEnded"  # the audit killed a process of the pod for exceeding its quota

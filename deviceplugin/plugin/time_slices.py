@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from pyvgpu import errors, names
 from pyvgpu.deviceplugin.allocation_api import Api
 from pyvgpu.deviceplugin.containers import cdi_edits
+from pyvgpu.deviceplugin.grants import events
 from pyvgpu.deviceplugin.grants.placement import RefusedError
 from pyvgpu.deviceplugin.kubelet import device_ids, offers, plugin_messages
 from pyvgpu.deviceplugin.kubelet.device_ids import ResourceKind
@@ -191,6 +192,7 @@ class TimeSliceNode:
     ready: Callable[[], object]  # returns when the devices were looked for once
     # Whether the pod with that uid exists and runs, by the API server; None: there is none.
     is_alive: Callable[[str], bool] | None = None
+    report: Callable[[events.GrantEvent], object] = lambda _: None
 
 
 class TimeSlices:
@@ -217,16 +219,9 @@ class TimeSlices:
         settings allow that.
         """
         uuids = devices_of(given)
-        if len(uuids) < len(given):
-            useless = RefusedError(
-                f"{self.offer.resource.name} {len(given)}: a container gets no more of a device "
-                "by a second slice of it, and others have none left; valid would be "
-                f"{self.offer.resource.name} {len(uuids)}",
-                final=True,
-            )
-            if not self._same_device:
-                raise useless
-            log.warning("%s", useless)
+        useless = self._why_useless(given)
+        if useless and not self._same_device:
+            raise RefusedError(useless, final=True)
         self._check(uuids, new=True)
         return plugin_messages.AllocateResponse(
             {}, (f"{names.TIME_SLICE_KIND}={cdi_name(uuids)}",)
@@ -239,7 +234,10 @@ class TimeSlices:
         return preferred(asked)
 
     def start(self, _kind: ResourceKind, held: frozenset[str], done: prestart.Done) -> None:
-        """Write the CDI device of a container; RefusedError if it may not have these devices."""
+        """Write the CDI device of a container; RefusedError if it may not have these devices.
+
+        Its pod hears of slices that give it no more of a device.
+        """
         self._check_alone(held)
         uuids = devices_of(held)
         self._check(uuids, new=False)
@@ -250,6 +248,10 @@ class TimeSlices:
         document = cdi_edits.sliced(names.TIME_SLICE_KIND, name, uuids, driver)
         path = self._node.specifications / f"{_PREFIX}{name}{_SUFFIX}"
         cdi.put(cdi.content(document), path, lasting=False)
+        useless = self._why_useless(held)
+        if useless:
+            log.warning("%s", useless)
+            self._report(held, useless)
         done(None)
 
     def held(self) -> set[str] | None:
@@ -305,6 +307,26 @@ class TimeSlices:
     def _sliced(self) -> tuple[SlicedDevice, ...]:
         node = self._node
         return sliced(node.devices(), node.state_of, node.other_plugin())
+
+    def _why_useless(self, given: frozenset[str]) -> str:
+        """Return why a container does not need all ids *given*; empty: it needs them."""
+        uuids, name = devices_of(given), self.offer.resource.name
+        if len(uuids) == len(given):
+            return ""
+        return (
+            f"{name} {len(given)}: a container gets no more of a device by a second slice of it, "
+            f"and others have none left; valid would be {name} {len(uuids)}"
+        )
+
+    def _report(self, held: frozenset[str], text: str) -> None:
+        """Write an event for the pod that has the ids *held*."""
+        alive = self._node.is_alive or (lambda _: True)
+        for entry in self._kubelet.state.read():
+            if (entry.kind, entry.ids) == (ResourceKind.TIME_SLICE, held) and alive(entry.uid):
+                said = f"container {entry.container}: {text}"
+                self._node.report(
+                    events.GrantEvent(entry.uid, "", "", said, events.Reason.SAME_DEVICE)
+                )
 
     def _check(self, uuids: Sequence[str], *, new: bool) -> None:
         """Refuse devices that a container, a *new* one or one that restarts, cannot have now."""

@@ -2,6 +2,7 @@
 
 import json
 
+import granted
 import pytest
 from cluster_of_one import NODE
 from fake_kubelet import VCORE, AdmissionError, Container, StartError, container, pod
@@ -13,6 +14,7 @@ from pyvgpu.deviceplugin.allocation_api import Api, ApiState
 from pyvgpu.deviceplugin.grants import interfaces, placement
 from pyvgpu.deviceplugin.kubelet import checkpoint_file, device_ids, plugin_messages, pod_resources
 from pyvgpu.deviceplugin.plugin import time_slice_service, time_slices
+from pyvgpu.simulation import simulator
 
 A, B = "GPU-a", "GPU-b"
 SHARED = names.GPU_SHARED_RESOURCE
@@ -251,15 +253,36 @@ def test_second_slice_of_a_device_is_refused(slices):
     assert slices().allocate(device_ids.ResourceKind.TIME_SLICE, both).cdi_devices
 
 
-def test_second_slice_of_a_device_may_be_allowed(slices, caplog):
+def test_second_slice_of_a_device_may_be_allowed(slices):
     made, kind = slices(same_device=True), device_ids.ResourceKind.TIME_SLICE
     once, twice = (
         made.allocate(kind, frozenset(f"{A}::{number}" for number in range(size)))
         for size in (1, 2)
     )
     assert twice == once
-    (warning,) = caplog.messages
-    assert warning.startswith(f"{SHARED} 2: a container gets no more of a device by a second")
+
+
+def test_pod_hears_of_a_second_slice_of_a_device(kubelet, slices, tmp_path):
+    machine = simulator.open_machine("h100:2", tmp_path / "machines")
+    first, second = (one.uuid for one in machine.devices)
+    found = granted.driver_of(machine, tmp_path / "drivers")
+    ended, twice, once = (sliced(name) for name in ("ended", "twice", "once"))
+    reported = []
+    made = slices(
+        same_device=True,
+        devices=lambda: [device(first), device(second)],
+        driver=lambda: found,
+        report=reported.append,
+        is_alive=lambda uid: uid != ended.uid,
+    )
+    hold(kubelet, ended, f"{first}::0", f"{first}::1")  # kubelet keeps it for a while
+    hold(kubelet, twice, f"{first}::0", f"{first}::1")
+    hold(kubelet, once, f"{second}::0")
+    for given in ((f"{first}::0", f"{first}::1"), (f"{second}::0",)):
+        started(made, *given)
+    (event,) = reported
+    assert (event.uid, event.reason, event.kind) == (twice.uid, "VGPUSameDevice", "Warning")
+    assert event.text.startswith(f"container a: {SHARED} 2: a container gets no more of a device")
 
 
 # --- the whole agent ----------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import logging
 import os
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyvgpu import errors, log, names, region
@@ -21,7 +22,6 @@ from pyvgpu.run import checkpoint_calls, suspend_operation, suspension
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
     from pyvgpu.device import Device
     from pyvgpu.machine import holders, reservations
@@ -268,40 +268,82 @@ def _succeeded(
     return sums.suspended(now) if is_suspension else sums.resumed(now)
 
 
-def kill_suspended(folder: Path) -> None:
-    """Kill the processes of the run in *folder* if it is gated; its supervisor is dead.
+def kill_suspended(folder: Path) -> bool:
+    """Kill the processes of the run in *folder* if it is gated; return whether there were any.
 
-    Nothing could resume them, nor the calls of children that they forked. Raises OSError or
-    DataError if its files cannot be read.
+    Its supervisor is dead: nothing could resume them, nor the calls of children that they forked.
+    Each has a line about it on its standard error. Raises OSError or DataError if the run's files
+    cannot be read.
     """
+    told: set[tuple[int, int]] = set()
+    killed = False
     quota = os.open(folder / names.QUOTA_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         if not region.read_limits(quota).suspension.gated:
-            return
+            return False
         usage = os.open(folder / names.USAGE_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             processes = process_identity.SlotProcesses(usage)
             for _ in range(_SCANS):  # a process may fork until it is killed
                 for pid in processes.writers():
-                    suspend_operation.Target(pid, process_identity.began(pid)).kill()
+                    target = suspend_operation.Target(pid, process_identity.began(pid))
+                    _tell(target, told)
+                    target.kill()
+                    killed = True
         finally:
             os.close(usage)
     finally:
         os.close(quota)
+    return killed
+
+
+def _tell(target: suspend_operation.Target, told: set[tuple[int, int]]) -> None:
+    """Write why a process is killed to its standard error, unless that was *told* or would block.
+
+    Only for processes of the caller's user, who may write to what they have open.
+    """
+    process = Path(f"/proc/{target.pid}")
+    with contextlib.suppress(OSError, ValueError):
+        opened = (process / "fd/2").stat()
+        place = opened.st_dev, opened.st_ino
+        if place in told or process.stat().st_uid != os.geteuid() or not _is_writable(process):
+            return
+        flags = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        file = os.open(process / "fd/2", flags)
+        try:
+            told.add(place)
+            os.write(
+                file,
+                b"pyvgpu: the supervisor of this run has ended while the run was suspended; "
+                b"killed its process %d, which nothing could resume\n" % target.pid,
+            )
+        finally:
+            os.close(file)
+
+
+def _is_writable(process: Path) -> bool:
+    """Return whether a process has opened its standard error for writing."""
+    for line in (process / "fdinfo/2").read_text(encoding="ascii").splitlines():
+        if line.startswith("flags:"):
+            return int(line.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY
+    return False
 
 
 def end_unsupervised(live: Sequence[LiveReservation]) -> None:
     """Kill the processes of gated runs of *live* that have neither supervisor nor janitor.
 
-    Nothing could resume them. Only the caller's own runs, unless it is root.
+    Nothing could resume them. Only the caller's own runs, unless it is root; it hears of them.
     """
     for reservation in live:
         if reservation.limits.suspension.gated and os.geteuid() in (0, reservation.uid):
             with contextlib.suppress(OSError, errors.PyVgpuError):
                 folder = os.open(reservation.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
                 try:
-                    if not region.is_supervised(folder):
-                        kill_suspended(reservation.folder)
+                    if not region.is_supervised(folder) and kill_suspended(reservation.folder):
+                        log.say(
+                            f"{reservation.name} was suspended when its supervisor was killed; "
+                            "its processes, which nothing could resume, were killed"
+                        )
                 finally:
                     os.close(folder)
 

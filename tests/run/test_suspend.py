@@ -264,6 +264,9 @@ def suspend_with_child(runner, name, made):
     child = made.answer()
     began = process_identity.began(child)
     done(pyvgpu(runner, "suspend", name))
+    # It does not end by itself when its parent does.
+    made.send("c.stdin.write('time.sleep(600)\\n'); c.stdin.flush(); answer(0)")
+    assert made.answer() == 0
     return child, began
 
 
@@ -471,7 +474,9 @@ def test_nothing_stays_locked_when_supervisor_and_janitor_are_killed(runner, nam
         made.process.kill()
         made.process.wait(WHOLE)
         assert process_identity.began(child) == began, "its end is the next command's work"
-        assert runner("--name", f"{name}-b", "--vmemory", "1GiB", "--", "true").returncode == 0
+        ran = runner("--name", f"{name}-b", "--vmemory", "1GiB", "--", "true")
+        assert ran.returncode == 0
+        assert f"pyvgpu: {name} was suspended when its supervisor was killed; its" in ran.stderr
         wait_until(lambda: process_identity.began(child) != began)
         wait_until(
             lambda: runner("--vmemory", "1GiB", "--", "true") and reservation_folders(name) == []
@@ -524,3 +529,7 @@ def test_a_plain_forked_child_of_a_suspended_run_ends_with_its_supervisor(runner
         made.process.kill()
         wait_until(lambda: process_identity.began(forked) != began)
         wait_until(lambda: reservation_folders(name) == [])
+        assert made.process.stderr.read().splitlines()[-1] == (
+            "pyvgpu: the supervisor of this run has ended while the run was suspended; killed its "
+            f"process {forked}, which nothing could resume"
+        )

@@ -74,6 +74,23 @@ class _Watched:
     trouble: str = _STARTING
     reported: str = ""  # the trouble of which pods know
     answered: bool = False  # at least once
+    ended: bool = False  # for good: its device is not divided any more
+    lock: threading.Lock = dataclasses.field(
+        default_factory=threading.Lock
+    )  # while it starts, ends
+
+    def end(self) -> None:
+        """End the daemon for good."""
+        with self.lock:
+            self.ended = True
+            mps_daemon.end(self.daemon)
+
+    def ensure(self) -> bool:
+        """Start the daemon unless it answers; false: it was ended for good. UnavailableError."""
+        with self.lock:
+            if not self.ended:
+                mps_daemon.ensure(self.daemon)
+            return not self.ended
 
 
 class Hear(Protocol):
@@ -168,7 +185,7 @@ class MpsDaemons:
             for uuid, one in before.items():
                 if uuid not in made or another:
                     log.info("ending the MPS daemon of device %s", uuid)
-                    mps_daemon.end(one.daemon)
+                    one.end()
                 else:
                     made[uuid] = one
             self._watched, self._hopeless, self._release = made, hopeless, driver.release
@@ -184,7 +201,7 @@ class MpsDaemons:
         with self._lock:
             for uuid, one in self._watched.items():
                 if not used(uuid):
-                    mps_daemon.end(one.daemon)
+                    one.end()
 
     def poll(self) -> None:
         """Check all daemons once."""
@@ -214,7 +231,8 @@ class MpsDaemons:
         # One of an earlier agent may have been killed together with it.
         has_ended = one.answered or mps_daemon.has_run(one.daemon)
         try:
-            mps_daemon.ensure(one.daemon)
+            if not one.ensure():  # follow has ended it meanwhile
+                return
         except errors.UnavailableError as exc:
             self._set(uuid, one, str(exc))
             return

@@ -1,7 +1,10 @@
 """Programs under MPS are terminated by MPS before they are killed."""
 
+import contextlib
 import dataclasses
 import datetime
+import os
+import signal
 import tempfile
 from pathlib import Path
 
@@ -29,24 +32,35 @@ def fixture_machine(tmp_path):
 @pytest.fixture(name="daemons")
 def fixture_daemons(machine):
     """The daemon of the machine's device, which has answered."""
-    libraries = shim.simulator_libraries()
+    with running(machine) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def running(machine, lost=lambda *_: None):
+    """Run the daemons of the machine's devices, which have answered."""
     with tempfile.TemporaryDirectory(prefix="mps-") as run:
+        made = mps_daemons.MpsDaemons(Path(run), lambda *_, **__: None, lost)
         root = Path(run) / "root/usr"
         root.mkdir(parents=True)
-        (root / "bin").symlink_to(libraries)
-        made = mps_daemons.MpsDaemons(Path(run), lambda *_, **__: None, lambda *_: None)
-        gpu = mps_daemons.MpsDevice(
-            uuid(machine), "gpu0", mps_limits.DeviceFacts(False, (9, 0), 132)
+        (root / "bin").symlink_to(shim.simulator_libraries())
+        made.follow(
+            [
+                mps_daemons.MpsDevice(one.uuid, "gpu", mps_limits.DeviceFacts(False, (9, 0), 132))
+                for one in machine.devices
+            ],
+            driver(machine, root.parent),
         )
-        driver = mps_daemons.MpsDriver(
-            root.parent, libraries / "libnvidia-ml.so.1", "1", machine.environment
-        )
-        made.follow([gpu], driver)
         made.poll()
         try:
             yield made
         finally:
             made.stop(lambda _: False)
+
+
+def driver(machine, root):
+    library = shim.simulator_libraries() / "libnvidia-ml.so.1"
+    return mps_daemons.MpsDriver(root, library, "1", machine.environment)
 
 
 def uuid(machine):
@@ -106,6 +120,26 @@ def test_clients_of_a_pod_end_shortly_before_its_kill_and_others_stay(daemons, m
         wait_until(lambda: own.ask("allocate(1)") == CLIENT_TERMINATED)
         assert other.ask("allocate(1)") == 0
         assert not daemons.trouble(uuid(machine))
+
+
+@pytest.mark.slow
+def test_daemon_whose_device_is_gone_is_not_started_again(tmp_path):
+    """The agent may have read its devices again in the middle of a check of all daemons."""
+    machine = simulator.open_machine("h100:2", tmp_path / "machines")
+    first, second = (one.uuid for one in machine.devices)
+    lost = []
+
+    def read_again(uuid, _text):
+        lost.append(uuid)
+        made.follow([], driver(machine, tmp_path))
+
+    with running(machine, read_again) as made:
+        made.stop(lambda _: True)  # its own checks
+        os.kill(mps_room.Daemon(made.folder / first, machine).pid, signal.SIGKILL)
+        made.poll()
+        assert lost == [first]
+        assert not (made.folder / first).exists()
+        assert not (made.folder / second).exists()
 
 
 @pytest.mark.slow

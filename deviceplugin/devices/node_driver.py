@@ -78,6 +78,8 @@ def read(
                 for one in inventory.read(found, settings.classes)
             )
             seen = tuple(_with_mps(one, settings.mps) for one in seen)
+            for line in _not_divided(seen, settings.mps):
+                log.warning("%s", line)
             cuda_version = inventory.cuda_version()
             limits = any(
                 memory_limit.is_offered(gpu.uuid) for gpu in found if gpu.uuid not in gpus
@@ -120,6 +122,30 @@ def _with_mps(one: inventory.InventoryDevice, wanted: frozenset[str]) -> invento
     if one.profiles or one.device.mig or not wanted & {one.device.uuid, agent_settings.ALL}:
         return one
     return dataclasses.replace(one, mps=mps_run.read_facts(one.device.uuid))
+
+
+def _not_divided(
+    seen: Iterable[inventory.InventoryDevice], wanted: frozenset[str]
+) -> Iterator[str]:
+    """Yield a line for each GPU in MIG mode that *wanted* names: only MIG devices can have MPS."""
+    for one in seen:
+        if one.profiles and one.device.uuid in wanted:
+            yield (
+                f"--mps: {one.device.uuid} is not divided by MPS, since pods get MIG instances of "
+                "it (--dynamic-mig)"
+            )
+    own: dict[str, list[str]] = {}
+    for one in seen:
+        if one.device.mig:
+            own.setdefault(one.device.uuid, [])
+        elif one.device.instance is not None:
+            own.setdefault(one.device.instance.parent, []).append(one.device.uuid)
+    for uuid, devices in own.items():
+        if uuid in wanted:
+            yield (
+                f"--mps: {uuid} is not divided by MPS, since it is in MIG mode; name its MIG "
+                f"devices: {', '.join(devices) or 'it has none'}"
+            )
 
 
 def _undivided(

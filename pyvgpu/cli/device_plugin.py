@@ -503,6 +503,12 @@ def settings_of(
         )
     if made.mps and not made.require_cdi:
         raise errors.UsageError("--mps: MPS needs CDI; leave out --no-require-cdi")
+    both = sorted((made.mps & made.dynamic_mig) - {agent_settings.ALL})
+    if both:
+        raise errors.UsageError(
+            f"--mps and --dynamic-mig: {both[0]} is in both; a GPU has MIG instances for pods or "
+            "MPS, not both"
+        )
     if (made.placement is Placement.EXTENDER) != (made.placement_key is not None):
         raise errors.UsageError(
             "--placement extender and --placement-key FILE go together, such as --placement "

@@ -198,6 +198,12 @@ def test_reserved_names_are_no_resource_of_time_slices(name):
         settings("--time-slicing-replicas", "4", "--time-slicing-resource", name)
 
 
+def test_a_gpu_has_mig_instances_for_pods_or_mps():
+    with pytest.raises(errors.UsageError, match="--mps and --dynamic-mig: GPU-a is in both"):
+        settings("--mps", "GPU-a,GPU-b", "--dynamic-mig", "GPU-c,GPU-a")
+    assert settings("--mps", "all", "--dynamic-mig", "all").mps == {"all"}
+
+
 @pytest.mark.parametrize(
     "given", [("--placement", "extender"), ("--placement-key", "/key")], ids=["alone", "key alone"]
 )

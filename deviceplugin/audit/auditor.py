@@ -55,6 +55,7 @@ class AuditorDependencies:
     doomed: Callable[[int], None] = lambda _: None  # called with the pid before it is killed
     # Called in an NVML session with all grants of shares, and the processes of each.
     limit: Callable[[Iterable[Grant], Mapping[str, Collection[int]]], None] = lambda *_: None
+    servers: Callable[[], Collection[int]] = tuple  # pids of the agent's own MPS servers
 
 
 def pause_seconds(granted: Collection[str]) -> float:
@@ -206,10 +207,15 @@ class Auditor:
         self, grants: Mapping[str, Grant]
     ) -> tuple[quota_audit.ProcessSnapshot, list[quota_audit.Violation]]:
         """Return the current processes and the findings."""
-        held = _held_of({share.uuid for grant in grants.values() for share in grant.shares})
+        found = _held_of({share.uuid for grant in grants.values() for share in grant.shares})
+        servers = frozenset(self._means.servers())
+        held = {
+            uuid: {pid: size for pid, size in by_pid.items() if pid not in servers}
+            for uuid, by_pid in found.items()
+        }
         pids = {pid for by_pid in held.values() for pid in by_pid}
         owners = self._remembered(pids)
-        tampered = {grant: found for grant in grants if (found := self._corrections.found(grant))}
+        tampered = {grant: said for grant in grants if (said := self._corrections.found(grant))}
         seen = quota_audit.ProcessSnapshot(
             held, owners, self._shimmed(owners), self._times.above(), tampered
         )

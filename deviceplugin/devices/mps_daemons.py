@@ -139,6 +139,11 @@ class MpsDaemons:
                 return own
         return Path(cdi_edits.SHARED_MEMORY)
 
+    def servers(self) -> frozenset[int]:
+        """Return the pids of the servers."""
+        with self._lock:
+            return frozenset(one.server.pid for one in self._watched.values() if one.server.pid)
+
     def clients(self, uuid: str) -> tuple[int, ...]:
         """Return the pids of the programs that use a device by MPS; UnavailableError."""
         with self._lock:

@@ -142,6 +142,7 @@ class Devices:
             self._ended,
             limit=self.limits.poll,
             doomed=self.mps.before_kill,
+            servers=self.mps.servers,
         )
         made, grant_manager = self._made, self._grant_manager
         self._auditor = auditor.Auditor(

@@ -124,6 +124,19 @@ def test_pods_share_the_device_by_its_daemon_and_others_stay_off(node, cluster):
         assert b"-multiuser-server" in command
 
 
+def test_audit_does_not_find_the_server(node, cluster):
+    """It has memory on the device, in the agent's own container, and serves all of its pods."""
+    start(node, cluster)
+    answer = node.kubelet.start_container(admitted(node, cluster, "a", (50, 8)), "x")
+    with client(node, answer) as program:
+        program.send("context(); answer(enabled())")
+        assert program.answer() == 1
+        server = daemon(node).server
+        said = "found that process {} of the node itself uses gpu0"
+        node.until(lambda: said.format(program.pid) in node.log.read_text())
+        assert said.format(server) not in node.log.read_text()
+
+
 def test_daemon_that_ends_is_started_again_and_its_pods_hear_of_it(node, cluster):
     kubelet = node.kubelet
     start(node, cluster)

@@ -107,7 +107,8 @@ def has_run(daemon: Daemon) -> bool:
 def _start(daemon: Daemon) -> str:
     """Run the program until the daemon is in the background; return its messages.
 
-    The daemon gets no blocked signals, although this process may have blocked them.
+    It is killed if that takes too long, since each later try would leave one more. The daemon
+    gets no blocked signals, although this process may have blocked them.
     """
     messages = daemon.folder / _MESSAGES
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
@@ -133,8 +134,12 @@ def _start(daemon: Daemon) -> str:
         raise errors.UnavailableError(f"sharing mps: {daemon.program}: {exc.strerror}") from exc
     deadline = time.monotonic() + TIMEOUT_SECONDS
     # The supervisor's wait for all children may have reaped it.
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(pid, os.WNOHANG)[0] == 0 and time.monotonic() < deadline:
+    with contextlib.suppress(ChildProcessError, ProcessLookupError):
+        while os.waitpid(pid, os.WNOHANG)[0] == 0:
+            if time.monotonic() >= deadline:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                return f"it was not ready after {TIMEOUT_SECONDS:g} s"
             time.sleep(_STEP_SECONDS)
     return messages.read_text(encoding="utf-8", errors="replace").strip()
 

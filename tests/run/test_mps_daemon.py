@@ -13,6 +13,7 @@ import pytest
 from mps_runs import RPC_FAILURE, daemon_of, mps_folders, tenant
 from waiting import WHOLE, wait_until
 
+from pyvgpu import errors
 from pyvgpu.machine import mps_daemon, reservations
 from pyvgpu.run import janitor
 from pyvgpu.simulation import simulator
@@ -148,6 +149,19 @@ def is_waited_for(path):
     inode = f":{path.stat().st_ino} "
     waiters = (line for line in Path("/proc/locks").read_text().splitlines() if "->" in line)
     return any(inode in line for line in waiters)
+
+
+def test_a_daemon_that_hangs_while_it_starts_is_killed(tmp_path, monkeypatch):
+    """The agent tries again each second, and must not leave a process each time."""
+    monkeypatch.setattr(mps_daemon, "TIMEOUT_SECONDS", 0.3)
+    program, pids = tmp_path / "nvidia-cuda-mps-control", tmp_path / "pids"
+    program.write_text(f"#!/bin/sh\necho $$ >> {pids}\nexec sleep 600\n")
+    program.chmod(0o755)
+    daemon = mps_daemon.Daemon(program, tmp_path / "d", "GPU-a", "gpu0", {"PATH": "/usr/bin:/bin"})
+    with pytest.raises(errors.UnavailableError, match="gpu0 does not start: it was not ready"):
+        mps_daemon.ensure(daemon)
+    for pid in pids.read_text().split():
+        assert not Path(f"/proc/{pid}").exists()
 
 
 def test_a_pid_file_that_names_another_process_harms_none(machine, registries):

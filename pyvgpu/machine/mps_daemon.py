@@ -146,9 +146,12 @@ def _start(daemon: Daemon) -> str:
 
 def server_state(daemon: Daemon) -> ServerState:
     """Return the state of the daemon's server; UnavailableError if the daemon does not answer."""
-    pids = _send(daemon, "get_server_list").split()
+    listed = _send(daemon, "get_server_list")
+    pids = listed.split()
     if not pids:
         return NO_SERVER
+    if not pids[-1].isdecimal():  # a complaint on standard output
+        raise errors.UnavailableError(f"{daemon.program}: {log.printable(listed.strip())}")
     return ServerState(
         int(pids[-1]), _send(daemon, f"get_server_status {pids[-1]}").strip() == _FAULT
     )
@@ -400,9 +403,10 @@ def _send(daemon: Daemon, command: str) -> str:
 
 def _answers(daemon: Daemon) -> bool:
     try:
-        return bool(_send(daemon, _CALL).strip())
-    except errors.UnavailableError:
+        float(_send(daemon, _CALL))
+    except (errors.UnavailableError, ValueError):  # not a number: a complaint on standard output
         return False
+    return True
 
 
 def _last_line(daemon: Daemon, name: str) -> str:

@@ -154,14 +154,30 @@ def is_waited_for(path):
 def test_a_daemon_that_hangs_while_it_starts_is_killed(tmp_path, monkeypatch):
     """The agent tries again each second, and must not leave a process each time."""
     monkeypatch.setattr(mps_daemon, "TIMEOUT_SECONDS", 0.3)
-    program, pids = tmp_path / "nvidia-cuda-mps-control", tmp_path / "pids"
-    program.write_text(f"#!/bin/sh\necho $$ >> {pids}\nexec sleep 600\n")
-    program.chmod(0o755)
-    daemon = mps_daemon.Daemon(program, tmp_path / "d", "GPU-a", "gpu0", {"PATH": "/usr/bin:/bin"})
+    pids = tmp_path / "pids"
+    daemon = fake(tmp_path, f"echo $$ >> {pids}; exec sleep 600")
     with pytest.raises(errors.UnavailableError, match="gpu0 does not start: it was not ready"):
         mps_daemon.ensure(daemon)
     for pid in pids.read_text().split():
         assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_complaint_on_standard_output_is_no_answer(tmp_path):
+    complaint = "Cannot find MPS control daemon process"
+    daemon = fake(tmp_path, f"echo {complaint}; exit 1")
+    with pytest.raises(errors.UnavailableError, match=complaint):
+        mps_daemon.server_state(daemon)
+    with pytest.raises(errors.UnavailableError, match="of gpu0 does not start"):
+        mps_daemon.ensure(daemon)
+
+
+def fake(folder, commands):
+    """A daemon whose program is a shell script."""
+    program = folder / "nvidia-cuda-mps-control"
+    program.write_text(f"#!/bin/sh\n{commands}\n")
+    program.chmod(0o755)
+    environment = {"PATH": "/usr/bin:/bin"}
+    return mps_daemon.Daemon(program, folder / "daemon", "GPU-a", "gpu0", environment)
 
 
 def test_a_pid_file_that_names_another_process_harms_none(machine, registries):

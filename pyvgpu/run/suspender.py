@@ -275,7 +275,7 @@ def kill_suspended(folder: Path) -> bool:
     Each has a line about it on its standard error. Raises OSError or DataError if the run's files
     cannot be read.
     """
-    told: set[tuple[int, int]] = set()
+    written: set[tuple[int, int]] = set()
     killed = False
     quota = os.open(folder / names.QUOTA_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
@@ -287,7 +287,7 @@ def kill_suspended(folder: Path) -> bool:
             for _ in range(_SCANS):  # a process may fork until it is killed
                 for pid in processes.writers():
                     target = suspend_operation.Target(pid, process_identity.began(pid))
-                    _tell(target, told)
+                    _tell(target, written)
                     target.kill()
                     killed = True
         finally:
@@ -297,21 +297,22 @@ def kill_suspended(folder: Path) -> bool:
     return killed
 
 
-def _tell(target: suspend_operation.Target, told: set[tuple[int, int]]) -> None:
-    """Write why a process is killed to its standard error, unless that was *told* or would block.
+def _tell(target: suspend_operation.Target, written: set[tuple[int, int]]) -> None:
+    """Write why a process is killed to its standard error, unless that would block.
 
-    Only for processes of the caller's user, who may write to what they have open.
+    Only for processes of the caller's user, who may write to what they have open; and once to each
+    of the files *written*.
     """
     process = Path(f"/proc/{target.pid}")
     with contextlib.suppress(OSError, ValueError):
         opened = (process / "fd/2").stat()
         place = opened.st_dev, opened.st_ino
-        if place in told or process.stat().st_uid != os.geteuid() or not _is_writable(process):
+        if place in written or process.stat().st_uid != os.geteuid() or not _is_writable(process):
             return
         flags = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         file = os.open(process / "fd/2", flags)
         try:
-            told.add(place)
+            written.add(place)
             os.write(
                 file,
                 b"pyvgpu: the supervisor of this run has ended while the run was suspended; "

@@ -12,6 +12,7 @@ import dataclasses
 import logging
 import signal
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from pyvgpu import errors, names, oversubscription, region
@@ -85,9 +86,10 @@ class Oversubscriber:
                     f"no room within {seconds:g} s (--wait): the other runs on the device work, "
                     "or cannot be suspended"
                 )
-            with contextlib.suppress(InterruptedError):
-                if info := signal.sigtimedwait(_ENDING, min(0.2, self._period)):
-                    return info.si_signo
+            # After a longer stop of this process (Ctrl-Z) sigtimedwait returns any number.
+            time.sleep(min(0.2, self._period))
+            if pending := signal.sigpending().intersection(_ENDING):
+                return signal.sigwait(pending)
 
     def start(self, worker: suspender.Suspender) -> None:
         """Start the periodic decisions; call this only after the last fork of this process."""

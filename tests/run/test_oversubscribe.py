@@ -2,8 +2,12 @@
 
 import contextlib
 import dataclasses
+import os
 import re
 import signal
+import subprocess
+import time
+from pathlib import Path
 
 import checkpoints
 import pytest
@@ -115,6 +119,19 @@ def test_a_signal_ends_the_wait_for_room(runner, name):
         waiting.send_signal(signal.SIGTERM)
         assert waiting.wait(WHOLE) == -signal.SIGTERM
         assert reservation_folders(f"{name}-b") == []
+
+
+def test_a_wait_for_room_that_is_stopped_goes_on(runner, name):
+    with waiting_beside_work(runner, name) as waiting:
+        for _ in range(3):
+            os.kill(waiting.pid, signal.SIGSTOP)
+            wait_until(lambda: "T (stopped)" in Path(f"/proc/{waiting.pid}/status").read_text())
+            time.sleep(0.5)  # longer than it waits for signals at a time
+            os.kill(waiting.pid, signal.SIGCONT)
+            with pytest.raises(subprocess.TimeoutExpired):
+                waiting.wait(0.5)
+        waiting.send_signal(signal.SIGTERM)
+        assert waiting.wait(WHOLE) == -signal.SIGTERM
 
 
 def test_a_run_that_a_user_suspended_is_not_resumed_by_the_policy(runner, name):

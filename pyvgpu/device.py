@@ -198,7 +198,10 @@ def select(devices: Sequence[Device], wanted: str | None) -> tuple[Device, ...]:
             f"--device {wanted!r}: the GPU is in MIG mode, so name one of its MIG devices: "
             f"{', '.join(parts)}, or the UUID of one: {known}"
         )
-    raise errors.UsageError(f"--device {wanted!r}: there is no such device; valid: {known}")
+    text = (
+        "must be one device, so use several runs" if "," in wanted else "there is no such device"
+    )
+    raise errors.UsageError(f"--device {wanted!r}: {text}; valid: {known}")
 
 
 def _mig_text(device: Device, more: str) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyvgpu import device, errors, log, names, quantity, quota
 from pyvgpu.cli import limits, oversubscribe_options
@@ -13,7 +14,6 @@ from pyvgpu.machine import holders
 from pyvgpu.run import loader_check, run_files, run_setup, supervisor
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Mapping, Sequence
 
     from pyvgpu.share import Share
@@ -66,6 +66,22 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("command", nargs="...", metavar="COMMAND", help="the program to run")
 
 
+class _OneDevice(argparse.Action):
+    """Stores a device, and refuses a second one: argparse would take the last one."""
+
+    def __call__(
+        self, _: object, options: argparse.Namespace, value: Any, option: str | None = None
+    ) -> None:
+        """Set the option's value; UsageError if it has another one."""
+        before = getattr(options, self.dest)
+        if before not in (None, value):
+            raise errors.UsageError(
+                f"{option} {before} and {option} {value}: must be one device, so use several "
+                f"runs, such as `pyvgpu run {option} {before} --vmemory 8GiB -- python train.py`"
+            )
+        setattr(options, self.dest, value)
+
+
 def add_quota(parser: argparse.ArgumentParser) -> None:
     """Add the options of a quota and its device."""
     add = parser.add_argument
@@ -81,6 +97,7 @@ def add_quota(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--device",
+        action=_OneDevice,
         metavar="UUID|INDEX",
         help="the device, or a MIG device, such as 0:1 (the first with room)",
     )

@@ -47,6 +47,13 @@ from .conftest import reservation_folders
         ),
         pytest.param(["--device", "7"], 64, "there is no such device; valid: 0", id="device"),
         pytest.param(["--device", "GPU-0"], 64, "there is no such device", id="device UUID"),
+        pytest.param(["--device", "0,1"], 64, "must be one device, so use sev", id="two devices"),
+        pytest.param(
+            ["--device", "0", "--device", "1"],
+            64,
+            "--device 0 and --device 1: must be one device, so use several runs, such as",
+            id="a device twice",
+        ),
         pytest.param(["--simulate", "h900"], 64, "unknown model 'h900'", id="unknown model"),
         pytest.param(["--simulate", "h100:0"], 64, "h100:2", id="no devices"),
         pytest.param(["--simulate", "h100:99"], 64, "h100:2", id="too many devices"),

@@ -34,7 +34,7 @@ BIND_SECONDS = 20.0  # that they are reserved for binds that have all arrived
 
 
 @dataclasses.dataclass(slots=True)
-class _Group:
+class _PodGroup:
     """Pods of one group that kube-scheduler may bind together, by uid."""
 
     accepted: dict[str, pod_request.PodRequest] = dataclasses.field(default_factory=dict)
@@ -51,14 +51,14 @@ class Groups:
 
     def __init__(self, known: cache.Cache) -> None:
         self._cache = known
-        self._groups: dict[str, _Group] = {}
+        self._groups: dict[str, _PodGroup] = {}
 
     def accept(self, pod: pod_request.PodRequest, now: float) -> None:
         """Note that *pod* fits a node, and keep the devices of its group reserved.
 
         Not for longer if the group did not fit while it held them: then they have to expire.
         """
-        group = self._groups.setdefault(pod.group, _Group())
+        group = self._groups.setdefault(pod.group, _PodGroup())
         held = self._held(group)
         if not held:
             group.since, group.in_vain = now, False
@@ -81,7 +81,7 @@ class Groups:
         Otherwise the time until which it waits at most. UnavailableError if its group is not
         bound, since one of its pods has no devices.
         """
-        group = self._groups.setdefault(pod.group, _Group())
+        group = self._groups.setdefault(pod.group, _PodGroup())
         if pod.uid in group.refused:
             raise errors.UnavailableError(f"pod {pod.key}: {group.refused.pop(pod.uid)}")
         if pod.uid in group.begun:
@@ -130,7 +130,7 @@ class Groups:
             if not (group.accepted or group.arrived or group.refused or group.begun):
                 del self._groups[name]
 
-    def _waiting(self, group: _Group) -> dict[str, pod_request.PodRequest]:
+    def _waiting(self, group: _PodGroup) -> dict[str, pod_request.PodRequest]:
         """Return the accepted pods that are still to be bound."""
         return {
             uid: pod
@@ -138,7 +138,7 @@ class Groups:
             if (known := self._cache.pods.get(pod.key)) and known.uid == uid and known.waits
         }
 
-    def _awaited(self, group: _Group) -> dict[str, str]:
+    def _awaited(self, group: _PodGroup) -> dict[str, str]:
         """Return the keys of the pods whose bind has not arrived, by uid."""
         return {
             uid: pod.key
@@ -150,7 +150,7 @@ class Groups:
         reservation = self._cache.find(uid)
         return reservation.state if reservation else None
 
-    def _held(self, group: _Group) -> list[Reservation]:
+    def _held(self, group: _PodGroup) -> list[Reservation]:
         """Return the reservations of the group that expire."""
         found = (self._cache.find(uid) for uid in group.accepted)
         return [one for one in found if one is not None and one.state is Certainty.EXPECTED]
@@ -174,7 +174,7 @@ class Groups:
             )
         return True
 
-    def _refuse_all(self, group: _Group, awaited: Iterable[str], text: str) -> None:
+    def _refuse_all(self, group: _PodGroup, awaited: Iterable[str], text: str) -> None:
         """Refuse the binds that have arrived and those that will, and free their devices."""
         uids = {*group.arrived, *awaited}
         for uid in uids:

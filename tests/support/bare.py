@@ -39,7 +39,7 @@ NEEDS = {
     ("kubectl_main", "suspend"): (("pod", "--keep"), "kubernetes"),
     ("kubectl_main", "resume"): (("pod",), "kubernetes"),
 }
-POD = "kind: Pod\nmetadata: {name: pod}\nspec: {containers: []}\n"  # pod.yaml
+POD = "kind: Pod\nmetadata: {name: pod}\nspec: {containers: [{name: main}]}\n"  # pod.yaml
 
 # Hides the modules named in the first argument, then runs the command line in the others.
 _PROGRAM = """

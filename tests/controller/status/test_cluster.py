@@ -174,9 +174,10 @@ def test_a_pod_with_scheduling_gates_is_shown_as_queued(empty):
     api.put(scheduling_api.path("p"), {**pod, "spec": {**pod["spec"], "schedulingGates": gates}})
     found = status_cluster.until(
         shown,
-        lambda document: (rows := document["waiting"]["rows"]) and rows[0]["asks"],
+        lambda document: (
+            (rows := document["waiting"]["rows"]) and rows[0]["asks"] == "50 vcore and 1GiB"
+        ),  # "4 units" until the node is known
     )
-    assert found["waiting"]["rows"][0]["asks"] == "50 vcore and 1GiB"
     assert found["waiting"]["rows"][0]["why"] == (
         "queued by its schedulingGates: kueue.x-k8s.io/admission, team/quota"
     )

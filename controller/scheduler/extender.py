@@ -5,6 +5,7 @@ Nothing here blocks or does I/O. The lock of the cache is held for the time of o
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,19 @@ if TYPE_CHECKING:
     from pyvgpu.controller.scheduler import cache, name_lists, pod_request
 
 
+# That a refused pod which the cache does not have is awaited: kube-scheduler sees new pods sooner
+# than the cache, above all after an interruption, and retries such pods itself after five minutes.
+UNSEEN_SECONDS = 300.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Refused:
+    """A pod that no node fitted."""
+
+    pod: pod_request.PodRequest
+    unseen_until: float = 0.0  # kept until then although the cache does not have it; 0: it had it
+
+
 class Decider:
     """Answers from the scheduler cache."""
 
@@ -41,7 +55,7 @@ class Decider:
         self.nominated = self._preempting.nominated
         self.in_vain = self._preempting.in_vain
         self._touched: set[str] = set()  # nodes that have changed since the last freed()
-        self._refused: dict[str, pod_request.PodRequest] = {}  # by uid, pods that no node fitted
+        self._refused: dict[str, _Refused] = {}  # by uid
         self._requeued: dict[str, pod_request.PodRequest] = {}  # by uid, until their next filter
         self._groups = group_state.Groups(known)
         self._yields = other_groups.Yields()
@@ -73,7 +87,8 @@ class Decider:
                 if not every_reason:
                     answer.failed = {}
             else:
-                self._refused[pod.uid] = pod
+                until = now + UNSEEN_SECONDS if self._seen(pod) is None else 0.0
+                self._refused[pod.uid] = _Refused(pod, until)
         return answer
 
     def freed(self, now: float) -> list[pod_request.PodRequest]:
@@ -87,12 +102,16 @@ class Decider:
             self._groups.forget()
             touched = frozenset(self._touched)
             self._touched.clear()
-            waiting = {}
-            for uid, pod in self._refused.items():
-                known = self.cache.pods.get(pod.key)
-                if known is not None and known.uid == uid and known.waits:
-                    waiting[uid] = known
-            self._refused = waiting
+            waiting: dict[str, pod_request.PodRequest] = {}
+            for uid, refused in list(self._refused.items()):
+                seen = self._seen(refused.pod)
+                if seen is not None and seen.waits:
+                    waiting[uid] = seen
+                    self._refused[uid] = _Refused(seen)
+                elif seen is None and now < refused.unseen_until:
+                    waiting[uid] = refused.pod
+                else:
+                    del self._refused[uid]
             fits = {
                 shape: self._index.fits_one_of(shape, touched)
                 for shape in {waiter.shape for waiter in waiting.values()}
@@ -115,6 +134,11 @@ class Decider:
             found, key=lambda candidate: (-candidate.priority, candidate.created, candidate.uid)
         )
 
+    def _seen(self, pod: pod_request.PodRequest) -> pod_request.PodRequest | None:
+        """Return *pod* as the cache has it; None if it does not have it."""
+        known = self.cache.pods.get(pod.key)
+        return known if known is not None and known.uid == pod.uid else None
+
     def _kept(self, pod: pod_request.PodRequest, touched: frozenset[str]) -> bool | None:
         """Return whether the reservation of *pod* fits; None if there is none, or no change."""
         reservation = self.cache.find(pod.uid)
@@ -131,11 +155,12 @@ class Decider:
         self._requeued = {
             uid: other
             for uid, other in self._requeued.items()
-            if (known := self.cache.pods.get(other.key)) and known.uid == uid and known.waits
+            if (seen := self._seen(other)) is not None and seen.waits
         }
+        refused = (one.pod for one in self._refused.values())
         return any(
             other.group != pod.group and self._index.results_of(other.shape).fits_any
-            for other in (*self._refused.values(), *self._requeued.values())
+            for other in (*refused, *self._requeued.values())
         )
 
     def _filtered(

@@ -309,6 +309,25 @@ def test_freed_returns_only_pods_that_may_fit():
     assert made.freed(0) == []
 
 
+def test_a_refused_pod_that_the_cache_sees_later_is_requeued():
+    """kube-scheduler asks about new pods before their watch event has come to the cache."""
+    known, made = cluster(running("a", 0), devices=1)
+    late, never = ask("late"), ask("never")
+    for pod in (late, never):
+        assert made.filter(pod, ["n0"], 0).fitting == []
+    assert made.freed(0) == []
+    known.see_pod(late.key, late)
+    assert made.freed(extender.UNSEEN_SECONDS - 1) == []
+    known.see_pod("team/a", None)
+    assert {pod.key for pod in made.freed(extender.UNSEEN_SECONDS - 1)} == {late.key, never.key}
+    for pod in (late, never):
+        known.see_pod("team/a", running("a", 0))
+        assert made.filter(pod, ["n0"], 0).fitting == []
+    assert made.freed(extender.UNSEEN_SECONDS) == []
+    known.see_pod("team/a", None)
+    assert made.freed(extender.UNSEEN_SECONDS) == [late]
+
+
 def test_a_preempting_pod_is_requeued_when_its_claim_is_free():
     known, made = cluster(running("a", 0), devices=1)
     high = ask()

@@ -13,6 +13,11 @@ def is_final(status: int) -> bool:
     return 400 <= status < 500 and status not in TEMPORARY
 
 
+def longest(attempt: int) -> float:
+    """Return the most seconds to wait before *attempt*, unless the server asks for more."""
+    return min(FIRST_SECONDS * 2.0 ** min(attempt, 16), LONGEST_SECONDS)
+
+
 def delay(
     attempt: int, chance: float, status: int | None = None, retry_after: float | None = None
 ) -> float:
@@ -22,7 +27,7 @@ def delay(
     than Retry-After. A conflict is not a failure: the watch event of the change that caused it is
     on its way, so the delay is short, but it grows, too.
     """
-    longest = min(FIRST_SECONDS * 2.0 ** min(attempt, 16), LONGEST_SECONDS)
+    most = longest(attempt)
     if status in OUTDATED:
-        longest = min(longest / 4, 5.0)
-    return max(retry_after or 0.0, longest * (0.1 + 0.9 * chance))
+        most = min(most / 4, 5.0)
+    return max(retry_after or 0.0, most * (0.1 + 0.9 * chance))

@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 Kept = TypeVar("Kept")
 
 DEAF_SECONDS = 140.0  # without an event; the server sends a bookmark a minute
+LASTING_SECONDS = 10.0  # of a watch that is no failure, at least
 _WATCH_SECONDS = (240, 480)  # random, so that not all watches end at once
 _GONE = 410  # the server has discarded the events after that version
 
@@ -118,8 +119,11 @@ class Informer(Generic[Kept]):
                 status, self._version = 0, ""
                 self._counting.lost(self._path, status)
             self.current.clear()
-            # A watch that lasted was not a failure, however it ended.
-            attempt = 0 if time.monotonic() - begun > backoff.LONGEST_SECONDS else attempt + 1
+            # A watch that lasted longer than the delay before it was not a failure, however it
+            # ended: API servers that restart some times in a row cause no longer delay each time.
+            lasted = time.monotonic() - begun
+            has_lasted = lasted > max(backoff.longest(attempt), LASTING_SECONDS)
+            attempt = 0 if has_lasted else attempt + 1
             if status is not None or attempt > 1:
                 stop.wait(backoff.delay(attempt, random.random(), status, after))  # noqa: S311
         self.current.clear()

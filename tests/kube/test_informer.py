@@ -150,6 +150,45 @@ def test_retries_back_off_while_the_server_is_down(small, follow, pauses):
     assert api.asked.count(("GET", FOLDER)) >= 1
 
 
+class Restarting:
+    """An API server that restarts again and again; each watch lasts some of *seconds*."""
+
+    def __init__(self, *seconds):
+        self.now = 0.0
+        self._seconds = list(seconds)
+        self.pauses = []
+
+    def monotonic(self):
+        return self.now
+
+    def pages(self, *_):
+        yield [], "1"
+
+    def newest(self, *_):
+        return "1"
+
+    def watch(self, *_):
+        self.now += self._seconds.pop(0)
+        raise apiserver.ServerError("the server restarts", 0)
+        yield
+
+    def is_set(self):
+        return not self._seconds
+
+    def wait(self, seconds):
+        self.now += seconds
+        self.pauses.append(seconds)
+
+
+def test_restarts_in_a_row_cause_no_longer_delay_each_time(monkeypatch):
+    api = Restarting(*(0.1,) * 6, 35, *(0.1,) * 3, 11, 11)
+    monkeypatch.setattr(informer, "time", api)
+    monkeypatch.setattr(informer.random, "random", lambda: 1.0)
+    informer.Informer(api, FOLDER, {}, _value, lambda _: None).run(api)
+    while_down = [1, 2, 4, 8, 16, 32]
+    assert api.pauses == pytest.approx([*while_down, 0.5, *while_down[:3], 0.5])
+
+
 @pytest.mark.slow
 def test_relist_lists_again_without_events(small, follow):
     api, _ = small

@@ -35,7 +35,7 @@ def noted(monkeypatch, *gates):
             drawn.note(source(), seconds)
             return seconds
 
-        return types.SimpleNamespace(delay=delay, LONGEST_SECONDS=backoff.LONGEST_SECONDS)
+        return types.SimpleNamespace(delay=delay, longest=backoff.longest)
 
     monkeypatch.setattr(informer, "backoff", noting(threading.get_ident))
     for gate in gates:

@@ -112,13 +112,17 @@ class Suspender:
     def begin(self, order: suspend_operation.SuspendOrder) -> None:
         """Begin with *order*; UnavailableError while one for another state is in progress.
 
-        An order for the same state is ignored, unless a user's order differs from the one in
-        progress in whether it lasts or keeps the reservation; then it follows that one.
+        An order for the same state is ignored, unless it is a user's, and the one in progress is
+        reported already, or differs in whether it lasts or keeps the reservation: then it follows
+        that one.
         """
         with self._lock:
             if self._order is not None:
                 if self._order.desired is order.desired:
-                    if order.is_manual and _lasting(order) != _lasting(self._order):
+                    is_decided = self._report != Report()  # what remains is to recover from it
+                    if order.is_manual and (
+                        is_decided or _lasting(order) != _lasting(self._order)
+                    ):
                         self._next = order
                     return
                 doing = (

@@ -2,10 +2,13 @@
 
 import random
 import subprocess
+import threading
+import types
 
 import pytest
+from waiting import wait_until
 
-from pyvgpu.errors import DataError
+from pyvgpu.errors import DataError, UnavailableError
 from pyvgpu.machine import process_identity
 from pyvgpu.run import suspend_operation, suspender, suspension
 from pyvgpu.run.suspension import CallOutcome, CheckpointCall, DesiredState, ProcessState, Step
@@ -147,3 +150,38 @@ def test_order_of_a_client_is_parsed():
         DesiredState.SUSPENDED, True, 5, 2.0
     )
     assert suspender.parse_order({"suspension": "resume"}).desired is DesiredState.RUNNING
+
+
+def test_an_order_during_the_recovery_from_a_failed_one_is_carried_out(monkeypatch, tmp_path):
+    """The client of a failed order has its report before the processes have recovered."""
+    recovering, may_go_on, failures = threading.Event(), threading.Event(), [UnavailableError("x")]
+
+    class Operation:
+        moved = types.SimpleNamespace(to_host=(), to_device=())
+
+        def __init__(self, *_):
+            pass
+
+        def suspend(self, _order):
+            if failures:
+                raise failures.pop()
+            return "suspended"
+
+        def recover(self):
+            recovering.set()
+            assert may_go_on.wait(60)
+
+    monkeypatch.setattr(suspender.suspend_operation, "Operation", Operation)
+    own = types.SimpleNamespace(folder=tmp_path)
+    made = suspender.Suspender(None, lambda: own, None)
+    order = suspender.parse_order({"suspension": "suspend"})
+    made.begin(order)
+    assert recovering.wait(60)
+    busy, report = made.poll()
+    assert (busy, str(report.error)) == (False, "x")
+    made.begin(order)
+    assert made.poll()[0], "the report is of the first order"
+    may_go_on.set()
+    wait_until(lambda: not made.poll()[0])
+    assert made.poll()[1].text == "suspended"
+    made.stop()

@@ -184,6 +184,11 @@ class Cache:
             if before is None or before.state in PASSING:
                 self._put(reservation)
 
+    def seen(self, pod: pod_request.PodRequest) -> pod_request.PodRequest | None:
+        """Return *pod* as it is known now; None if it is gone, or not known yet."""
+        known = self.pods.get(pod.key)
+        return known if known is not None and known.uid == pod.uid else None
+
     def find(self, uid: str) -> Reservation | None:
         """Return the reservation of a pod."""
         return self._reservations.get(uid)

@@ -87,7 +87,7 @@ class Decider:
                 if not every_reason:
                     answer.failed = {}
             else:
-                until = now + UNSEEN_SECONDS if self._seen(pod) is None else 0.0
+                until = now + UNSEEN_SECONDS if self.cache.seen(pod) is None else 0.0
                 self._refused[pod.uid] = _Refused(pod, until)
         return answer
 
@@ -104,7 +104,7 @@ class Decider:
             self._touched.clear()
             waiting: dict[str, pod_request.PodRequest] = {}
             for uid, refused in list(self._refused.items()):
-                seen = self._seen(refused.pod)
+                seen = self.cache.seen(refused.pod)
                 if seen is not None and seen.waits:
                     waiting[uid] = seen
                     self._refused[uid] = _Refused(seen)
@@ -134,11 +134,6 @@ class Decider:
             found, key=lambda candidate: (-candidate.priority, candidate.created, candidate.uid)
         )
 
-    def _seen(self, pod: pod_request.PodRequest) -> pod_request.PodRequest | None:
-        """Return *pod* as the cache has it; None if it does not have it."""
-        known = self.cache.pods.get(pod.key)
-        return known if known is not None and known.uid == pod.uid else None
-
     def _kept(self, pod: pod_request.PodRequest, touched: frozenset[str]) -> bool | None:
         """Return whether the reservation of *pod* fits; None if there is none, or no change."""
         reservation = self.cache.find(pod.uid)
@@ -155,7 +150,7 @@ class Decider:
         self._requeued = {
             uid: other
             for uid, other in self._requeued.items()
-            if (seen := self._seen(other)) is not None and seen.waits
+            if (seen := self.cache.seen(other)) is not None and seen.waits
         }
         refused = (one.pod for one in self._refused.values())
         return any(

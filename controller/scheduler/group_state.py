@@ -102,10 +102,11 @@ class Groups:
             log.warning(
                 "bound pods of group %s without %s", pod.group, ", ".join(awaited.values())
             )
+        waiting = self._waiting(group)
         lost = [
             uid
             for uid, where in group.arrived.items()
-            if uid in self._waiting(group) and not self._is_held(uid, where)
+            if uid in waiting and not self._is_held(uid, where)
         ]
         if lost:
             names = ", ".join(group.accepted[uid].key for uid in lost)
@@ -121,6 +122,8 @@ class Groups:
 
     def forget(self) -> None:
         """Forget pods that are bound or gone."""
+        if not self._groups:  # as in most clusters; the cache may have thousands of pods
+            return
         waiting = {pod.uid for pod in self._cache.pods.values() if pod.group and pod.waits}
         for name, group in list(self._groups.items()):
             for known in (group.accepted, group.arrived, group.refused):
@@ -135,7 +138,7 @@ class Groups:
         return {
             uid: pod
             for uid, pod in group.accepted.items()
-            if (known := self._cache.pods.get(pod.key)) and known.uid == uid and known.waits
+            if (seen := self._cache.seen(pod)) is not None and seen.waits
         }
 
     def _awaited(self, group: _PodGroup) -> dict[str, str]:

@@ -114,8 +114,8 @@ class VictimTimeouts:
         return reservation is not None and reservation.pod.leaving
 
     def _is_waiting(self, pod: pod_request.PodRequest) -> bool:
-        known = self._cache.pods.get(pod.key)
-        return known is not None and known.uid == pod.uid and known.waits
+        seen = self._cache.seen(pod)
+        return seen is not None and seen.waits
 
 
 class PreemptionPlanner:

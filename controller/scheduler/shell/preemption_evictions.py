@@ -118,8 +118,8 @@ class Preemptor:
         """Return a pod as the watch has it, not as kube-scheduler sent it; None if unknown."""
         end = time.monotonic() + KNOWN_SECONDS
         while True:
-            known = self._decider.cache.pods.get(pod.key)
-            if known is not None and known.uid == pod.uid:
+            known = self._decider.cache.seen(pod)
+            if known is not None:
                 return known
             if time.monotonic() > end:
                 return None
